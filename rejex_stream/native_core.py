@@ -32,6 +32,7 @@ class Core(NamedTuple):
 
     fast_path: Any
     poll: Any
+    beside: Any = None  # and what says what siblings read
 
 
 @lru_cache(maxsize=1)
@@ -52,7 +53,7 @@ def core() -> tuple[Core | None, str]:
         reason = f"cannot be loaded ({type(error).__name__}: {error}): {_AGAIN}"
     if reason:
         return None, f"Python judges all events: the native core {reason}"
-    whole = Core(rejex_native.fast_path_of, rejex_native.poll)
+    whole = Core(rejex_native.fast_path_of, rejex_native.poll, rejex_native.beside)
     return whole, "the native core judges ordinary events as Python would"
 
 

@@ -74,6 +74,8 @@ def _cases() -> Iterator[Case]:
         yield Case(
             kind, preset, channels, _POLICIES[n % 5], calibration, guard, n % 2 == 0, n % 7 == 6
         )
+    for n, alarms in enumerate((True, False)):
+        yield Case("siblings", "sensor", 2 - n, _POLICIES[n], "shadow", 0.9, alarms, False)
 
 
 CASES = tuple(_cases())
@@ -146,10 +148,10 @@ def judged(case: Case, built: Any, fast_paths: list[Any] | None) -> list[Any]:  
     `built` is the native core, ``None`` for Python's own. What it made for its streams is added to
     `fast_paths`: they say how many events it took.
     """
-    recipe = Mahalanobis() if case.kind == "distance" else _Recipe(case.kind)
-    names = tuple(f"c{i}" for i in range(case.channels))
+    recipe = Mahalanobis() if case.kind in ("distance", "siblings") else _Recipe(case.kind)
+    names, said = tuple(f"c{i}" for i in range(case.channels)), "*" * (case.kind == "siblings")
     spec = EngineSpec(
-        recipe, FeatureSpec(names, preset=case.preset, carry_forward_events=1),
+        recipe, FeatureSpec(names, preset=case.preset, carry_forward_events=1, siblings=said),
         RejectionPolicy(0.1, **case.policy), window=60, modes=case.modes,
         alarms=Alarms() if case.alarms else None,
         schedule=RefitSchedule(
@@ -165,7 +167,7 @@ def judged(case: Case, built: Any, fast_paths: list[Any] | None) -> list[Any]:  
             fast_paths.append(made := built.fast_path_of(state))  # type: ignore[union-attr]
             return made
 
-        engine._core = Core(fast_path, built.poll)
+        engine._core = Core(fast_path, built.poll, built.beside)
     known = MonitorConfig(window=60, contamination=0.1, tolerance=4.0, false_alarm_events=200.0)
     bank = MonitorBank(known, None if built is None else built.note)
     readings, results, at = _readings(case), list[Any](), 0
@@ -195,12 +197,26 @@ def _readings(case: Case, events: int = _EVENTS) -> list[types.Reading]:
     values[260:280] += 9.0  # a fault
     values[190, 0] = values[-9, -1] = np.nan
     keys = ["a" if draw.random() < 0.7 else "b" for _ in range(events)]
+    if case.kind == "siblings":
+        return _of_siblings(values.tolist())
     if case.modes:
         keys = [types.in_mode(key, "on" if i % 3 else None) for i, key in enumerate(keys)]
     return [
         types.Reading(key, key[0], 60_000 * i, tuple(row), types.Position("t", 0, i))
         for i, (key, row) in enumerate(zip(keys, values.tolist(), strict=True))
     ]
+
+
+def _of_siblings(values: list[list[float]]) -> list[types.Reading]:
+    """Return readings of sensors that go up and down together, some of them late or held."""
+    return [
+        types.Reading(
+            key, key, 60_000 * i + (i % 11 == 0) * 31_000,
+            tuple(x + 0.1 * (i * n % 7) + 8.0 * (n == 2 and i > 250) for x in row),
+            types.Position("t", 0, 6 * i + n),
+        )
+        for i, row in enumerate(values) for n, key in enumerate("abcdef") if (i + n) % 53
+    ]  # fmt: skip
 
 
 # --------------------------------------------------------------------------- bytes in and out

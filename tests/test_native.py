@@ -55,7 +55,7 @@ POLICIES = [
 def native():
     """Return the native core, may it be believed or not."""
     built = pytest.importorskip("rejex_native", reason="the native core is not built: make native")
-    return Core(built.fast_path_of, built.poll)
+    return Core(built.fast_path_of, built.poll, built.beside)
 
 
 def made(pipeline, core, most=None):
@@ -122,7 +122,7 @@ def counting(native):
         fast_paths.append(native.fast_path(state))
         return fast_paths[-1]
 
-    return Core(fast_path, native.poll), fast_paths
+    return Core(fast_path, native.poll, native.beside), fast_paths
 
 
 def alike(native, pipeline, readings, batch, most=None):

@@ -128,7 +128,7 @@ SCORES = {
 @pytest.mark.parametrize("batch", [1, 100])
 @pytest.mark.parametrize("what", [*SCORES])
 def test_scores_of_another_length_or_kind_are_refused_by_both_cores(built, what, batch):
-    for native in (None, Core(built.fast_path_of, built.poll)):
+    for native in (None, Core(built.fast_path_of, built.poll, built.beside)):
         engine = Engine(spec(every=None), InlineExecutor())
         engine._core = native
         feed = readings(600, keys=("a",), missing=0.0)
@@ -144,7 +144,7 @@ def test_scores_of_another_length_or_kind_are_refused_by_both_cores(built, what,
 def test_a_panic_is_an_error_that_names_the_event_and_the_next_start_is_pythons(built, monkeypatch):
     assert core()[0] is not None
     engine = Engine(spec(every=None), InlineExecutor())
-    engine._core = Core(built.fast_path_of, built.poll)
+    engine._core = Core(built.fast_path_of, built.poll, built.beside)
     feed = readings(600, keys=("a",), missing=0.0)
     engine.process(feed[:400])
     with monkeypatch.context() as patched:

@@ -3,6 +3,7 @@
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +19,7 @@ from rejex_stream.engine.siblings import Siblings
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.features import Circle, Feature, FeatureSpec
 from rejex_stream.features.spec import group_of
+from rejex_stream.native_core import core
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.spark.frames import refused
@@ -69,7 +71,7 @@ def judged(feed, spec=None):
 
 def said(siblings, sensor, at, *values, mode=None):
     key = in_mode(sensor, mode)
-    return siblings.beside(Reading(key, sensor, at, values, Position("t", 0, at)))
+    return siblings.beside([Reading(key, sensor, at, values, Position("t", 0, at))])[0].tolist()
 
 
 def compared(readings, *, modes=False, **given):
@@ -169,6 +171,46 @@ def test_after_a_gap_of_its_own_a_sensor_is_like_the_others_until_there_is_a_ste
     assert compared([*gap, ("s0", 490, (5.0, 5.0))])[0] == (5.0, 5.0)  # time steps back
 
 
+def by_the_definition(feed):
+    """The first two columns of each reading's channel, by looking at all siblings for each."""
+    read, found = {}, []
+    for _, sensor, at, values, _ in feed:
+        own = read.setdefault(sensor, [])
+        own.append((at, values))
+        said = [(x if math.isfinite(x) else 0.0,) * 2 for x in values]
+        if len(own) > 2 and own[-3][0] < own[-2][0] < at:
+            then, before = own[-2]
+            step = min(at - then, then - own[-3][0])
+            near = [
+                min(reversed(of[-2:]), key=lambda one: abs(one[0] - then))
+                for name, of in read.items() if name != sensor
+            ]  # fmt: skip
+            near = [of for when, of in near if 2 * abs(when - then) <= step]
+            for i, mine in enumerate(before):
+                known = [of[i] for of in near if not math.isnan(of[i])]
+                usual = np.median(known) if len(known) > 2 else math.nan
+                if math.isfinite(mine) and math.isfinite(usual):
+                    said[i] = (mine, usual)
+        found.append(said)
+    return found
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_however_late_siblings_are_it_is_as_defined(native):
+    beside = core()[0].beside if native and core()[0] else None
+    for seed in range(30):
+        draw, shifts = random.Random(seed), [0, 0, 0, 200_000, 300_000, -300_000, -500_000]
+        late = [
+            one._replace(event_time_ms=one.event_time_ms + draw.choice(shifts))
+            for one in holes(fed(np.round(farm(40, seed)[:, :5], 1), NAMES[:5]), seed)
+        ]
+        siblings, found = Siblings(FeatureSpec(("a", "b"), siblings="*"), modes=False), []
+        while len(found) < len(late):
+            part = late[len(found) : len(found) + draw.choice([1, 3, 40])]
+            found += siblings.beside(part, beside).reshape(len(part), 2, 4)[:, :, :2].tolist()
+        assert found == [[[*pair] for pair in said] for said in by_the_definition(late)]
+
+
 def test_siblings_are_named_by_a_pattern_a_table_or_all_of_them():
     assert group_of("*")("x") == group_of("*")("y") is not None
     assert group_of("")("x") is None
@@ -252,6 +294,12 @@ def test_no_cut_and_no_crash_changes_a_verdict(detector):
     engine.process(feed[:half])
     parts.keep(engine)
     assert parts.restore(make()).process(feed[half:]) == whole[half:]
+    # Under another budget, from a restart on or told while it runs.
+    other = replace(spec, policy=RejectionPolicy(0.05, rate=0.02))
+    engine.decide(other.decision)
+    restarted = parts.restore(Engine(other, InlineExecutor()))
+    assert restarted.process(feed[half:]) == (told := engine.process(feed[half:])) != whole[half:]
+    assert [v.score for v in told] == [v.score for v in whole[half:]]
 
 
 def test_a_reading_refused_leaves_no_trace_beside_its_siblings():

@@ -1,9 +1,9 @@
 //! Why a verdict is what it is (`engine.explanation.Explainer`).
 
 use crate::judge::Names;
-use crate::scorers::Scorer;
+use crate::scorers::{Members, Scorer};
 use crate::seam::*;
-use crate::without::Without;
+use crate::without::{Given, MemberWithout, Without};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -71,10 +71,11 @@ pub struct Explaining<'a, 'py> {
 pub struct Known {
     usual: OnceLock<Vec<f64>>, // medians of the rows that it was fitted on
     without: OnceLock<Without>,
+    of_members: OnceLock<Vec<MemberWithout>>,
 }
 
 /// By channel the score without it, and what the others make one expect of it: value, low, high.
-type Said = (Vec<f64>, Vec<Option<[f64; 3]>>);
+type Said = (Vec<f64>, Vec<Given>);
 
 /// What there is to explain: a verdict before it is made.
 pub struct Unexplained<'a> {
@@ -106,7 +107,12 @@ impl<'py> Explaining<'_, 'py> {
             }
             let without = self.known.without.get().expect("made above");
             let scores = without.scores(py, max, event.row, event.score)?;
-            return Ok(scores.zip(without.given_others(max, event.row, columns.len())));
+            let given = without.given_others(max, event.row, columns.len());
+            let given = given.map(|given| given.into_iter().map(|said| said.map(|said| (said, false))).collect());
+            return Ok(scores.zip(given));
+        }
+        if let Scorer::Members(members) = self.scorer {
+            return self.said_by(py, members, event.row);
         }
         let usual = self.usual()?;
         let (mut altered, mut room, mut scores) = (event.row.to_vec(), Vec::new(), Vec::new());
@@ -117,6 +123,33 @@ impl<'py> Explaining<'_, 'py> {
         }
         let nothing = vec![None; scores.len()];
         Ok(Some((scores, nothing)))
+    }
+
+    /// Return the same of an ensemble: what is beyond the range of a later member, that one says.
+    fn said_by(&self, py: Python<'py>, members: &Members, row: &[f64]) -> PyResult<Option<Said>> {
+        let (columns, groups) = (&self.explainer.columns, self.explainer.groups.bind(py));
+        if self.known.of_members.get().is_none() {
+            let made = members.members.iter().map(|(member, _)| MemberWithout::of(member, columns, groups));
+            let _ = self.known.of_members.set(made.collect::<PyResult<_>>()?);
+        }
+        let of_members = self.known.of_members.get().expect("made above");
+        let (mut room, mut tails, mut given) = (Vec::new(), vec![Vec::new(); columns.len()], Vec::new());
+        for ((member, tail), without) in members.members.iter().zip(of_members) {
+            let Some(own) = member.score(row, &mut room) else { return Ok(None) };
+            let Some((scores, said)) = without.said(py, member, row, own)? else { return Ok(None) };
+            tails.iter_mut().zip(scores).for_each(|(tails, score)| tails.push(tail.of_one(score)));
+            if given.is_empty() {
+                given = said;
+                continue;
+            }
+            for ((given, own), columns) in given.iter_mut().zip(said).zip(columns) {
+                let read = row[columns[0]];
+                if own.is_some_and(|([_, low, high], _)| read < low || read > high) {
+                    *given = own;
+                }
+            }
+        }
+        Ok(Some((tails.iter().map(|tails| members.joint(tails)).collect(), given)))
     }
 
     /// Return the evidence of the event with this number; `None` where Python has to find it.
@@ -138,8 +171,8 @@ impl<'py> Explaining<'_, 'py> {
                 return Ok(None);
             }
             let read = event.row[explainer.columns[i][0]];
-            let is_told = |said: &[f64; 3]| explainer.are_levels[i] && (read < said[1] || read > said[2]);
-            let told = given.filter(is_told).map(|[value, low, high]| (read, value, low, high));
+            let is_told = |(said, _): &([f64; 3], bool)| explainer.are_levels[i] && (read < said[1] || read > said[2]);
+            let told = given.filter(is_told).map(|([value, low, high], by)| ((read, value, low, high), by));
             let cell = ends.iter().filter(|&&edge| edge <= other).count();
             found.push((other - own, i, other, names.label(cell), told));
         }
@@ -147,14 +180,18 @@ impl<'py> Explaining<'_, 'py> {
         let flip = found.iter().find(|(_, _, _, without, _)| !without.is(label));
         let flip = flip.map(|(_, i, ..)| &explainer.names[*i]);
         let made = TYPES_CHANNEL_EVIDENCE.get(py)?;
-        let is_shown = |without: &Py<PyAny>| !names.is_anomaly(without);
+        // Siblings know it whatever the others are: what these make one expect counts where it is all.
+        let is_shown = |without: &Py<PyAny>, by: bool| by || !names.is_anomaly(without);
         // Where others are at fault as well, of the first it says more than that it is usual.
-        let is_first = !found.iter().any(|(_, _, _, without, told)| told.is_some() && is_shown(without));
+        let is_first = !found.iter().any(|(.., without, told)| told.is_some_and(|(_, by)| is_shown(without, by)));
         let mut channels = Vec::with_capacity(found.len());
         for (place, (_, i, other, without, told)) in found.into_iter().enumerate() {
-            let told = told.filter(|_| is_shown(without) || (is_first && place == 0));
+            let told = told.filter(|(_, by)| is_shown(without, *by) || (is_first && place == 0));
             let expected = match told {
-                Some(told) => READABLE_EXPECTED.get(py)?.call1(told)?,
+                Some(((read, value, low, high), true)) => {
+                    READABLE_EXPECTED.get(py)?.call1((read, value, low, high, "siblings"))?
+                }
+                Some((told, _)) => READABLE_EXPECTED.get(py)?.call1(told)?,
                 None => UNSET.get(py)?.clone(),
             };
             channels.push(made.call1((&explainer.names[i], own - other, other, without, expected))?);

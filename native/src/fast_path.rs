@@ -14,7 +14,7 @@ use crate::recent::{self, Columns, Recent, LARGE};
 use crate::rows;
 use crate::scorers::Scorer;
 use crate::seam::*;
-use crate::view::as_bytes;
+use crate::view::{as_bytes, View};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -81,6 +81,8 @@ pub struct Batch<'a, 'py> {
     pub readings: &'a Bound<'py, PyAny>,
     pub values: Vec<f64>,
     pub d: usize,
+    pub beside: Option<View>, // ends of rows, of so many columns
+    pub more: usize,
     pub verdicts: &'a Bound<'py, PyList>,
 }
 
@@ -95,6 +97,11 @@ impl<'py> Batch<'_, 'py> {
     fn resting(&self, i: usize, resting: &[Resting]) -> Option<&[f64]> {
         let values = self.whole(i)?;
         resting.iter().all(|own| own.low <= values[own.channel] && values[own.channel] <= own.high).then_some(values)
+    }
+
+    /// Return what siblings say of a reading.
+    fn beside(&self, i: usize) -> &[f64] {
+        self.beside.as_ref().map_or(&[], |beside| &beside.get()[i * self.more..(i + 1) * self.more])
     }
 
     pub fn reading(&self, i: usize) -> PyResult<Bound<'py, PyAny>> {
@@ -259,6 +266,7 @@ impl FastPath {
             let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { return Ok((0, false)) };
             let Some(values) = batch.whole(places[0]) else { return Ok((0, false)) };
             sensors.row(sensor, values, rows);
+            rows.extend_from_slice(batch.beside(places[0]));
             if !rows.iter().all(|x| x.abs() <= LARGE) {
                 return Ok((0, false));
             }
@@ -308,6 +316,7 @@ impl FastPath {
                 for (&place, &sensor) in places.iter().zip(&*whose) {
                     let first = rows.len();
                     sensors.row(sensor, batch.whole(place).expect("looked at"), rows);
+                    rows.extend_from_slice(batch.beside(place));
                     if !rows[first..].iter().all(|x| x.abs() <= LARGE) {
                         rows.truncate(first);
                         break;
@@ -359,6 +368,7 @@ impl FastPath {
                     let Some(values) = batch.resting(place, resting) else { break };
                     let first = rows.len();
                     sensors.row(sensor, values, rows);
+                    rows.extend_from_slice(batch.beside(place));
                     width = rows.len() - first;
                     if !rows[first..].iter().all(|x| x.abs() <= LARGE) {
                         break; // what is far beyond all numbers is still in its windows
@@ -405,7 +415,7 @@ impl FastPath {
         beyond.extend(&side.extreme);
         beyond.sort_unstable();
         beyond.dedup();
-        let judged_rows = JudgedRows { rows, beyond: &beyond, out, d, columns };
+        let judged_rows = JudgedRows { rows, beyond: &beyond, out, d, more: batch.more, columns };
         let is_fitting = !MODEL_SHADOW.is_none(model)? || !MODEL_PENDING.is_none(model)?;
         let crowded = is_fitting && !side.extreme.is_empty();
         if crowded || TRACKER_SUSPECT_EVENTS.get(tracker)?.len()? as i64 > MODEL_MOSTLY_SUSPECT.int(py)? {
@@ -431,6 +441,7 @@ struct JudgedRows<'a> {
     beyond: &'a [usize],
     out: &'a mut Vec<u8>,
     d: usize,
+    more: usize,
     columns: Option<Columns>,
 }
 
@@ -438,7 +449,7 @@ impl JudgedRows<'_> {
     /// Let them into the buffer, and the shadow score them: `BatchModel.take`.
     fn absorb(self, model: &Bound<'_, PyAny>, rows_seen: i64, count: usize) -> PyResult<()> {
         let py = model.py();
-        let JudgedRows { rows, beyond, out, d, columns } = self;
+        let JudgedRows { rows, beyond, out, d, more, columns } = self;
         let shadow = if MODEL_SHADOW.is_none(model)? { None } else { Some(MODEL_SHADOW.get(model)?) };
         if let (Some(shadow), true) = (&shadow, count > 1) {
             if FIT_N_UNSCORED.int(shadow)? > 0 {
@@ -454,7 +465,7 @@ impl JudgedRows<'_> {
             rows::admit(&MODEL_GUARD.get(model)?, beyond, out)?;
         }
         let buffer = MODEL_ROWS.get(model)?;
-        let taken = rows::extend(&buffer, rows, out, d, columns)?;
+        let taken = rows::extend(&buffer, rows, out, (d, more), columns)?;
         if taken < count {
             let width = rows.len() / count;
             let others = python_rows(py, &rows[taken * width..], count - taken)?;
@@ -493,7 +504,10 @@ pub fn in_python<'py>(
         these.append(reading)?;
     }
     let part = PyList::new(py, places.iter().map(|_| py.None()))?;
-    state.call_method1(STREAM_ADVANCE.name(py), (these, sums, &part))?;
+    let mut beside = Vec::new();
+    places.iter().for_each(|&place| beside.extend_from_slice(batch.beside(place)));
+    let beside = batch.beside.as_ref().map(|_| PyBytes::new(py, as_bytes(&beside)));
+    state.call_method1(STREAM_ADVANCE.name(py), (these, sums, &part, beside))?;
     for (&place, verdict) in places.iter().zip(part.iter()) {
         batch.verdicts.set_item(place, verdict)?;
     }

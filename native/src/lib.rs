@@ -26,6 +26,7 @@ mod recent;
 mod rows;
 mod scorers;
 mod seam;
+mod siblings;
 mod slot;
 mod tail;
 mod view;
@@ -46,5 +47,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(messages::written, module)?)?;
     module.add_function(wrap_pyfunction!(monitors::note, module)?)?;
     module.add_function(wrap_pyfunction!(poll::poll, module)?)?;
+    module.add_function(wrap_pyfunction!(siblings::beside, module)?)?;
     Ok(())
 }

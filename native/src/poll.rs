@@ -4,6 +4,7 @@ use crate::guard::guarded;
 use crate::fast_path::{in_python, Batch, FastPath, Room, PREFETCH_STAGES};
 use crate::object::{is_exactly, tuple_items};
 use crate::seam::*;
+use crate::view::View;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +23,7 @@ struct StreamReadings<'py> {
 }
 
 /// Judge readings of `d` channels of any streams, each by its fast_path; in Python what is not ordinary.
+/// `beside` are the ends of their rows: what siblings say.
 ///
 /// `stream` makes the state of a key that is not in `live`; a key that is heard of goes to its
 /// end. Returns the verdicts, and the streams of which an incident may have changed. `None`,
@@ -32,8 +34,9 @@ pub fn poll<'py>(
     live: &Bound<'py, PyDict>,
     readings: &Bound<'py, PyAny>,
     d: usize,
+    beside: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Option<Judged<'py>>> {
-    guarded(readings, || judged(stream, live, readings, d))
+    guarded(readings, || judged(stream, live, readings, d, beside))
 }
 
 type Judged<'py> = (Bound<'py, PyList>, Vec<Bound<'py, PyAny>>);
@@ -43,6 +46,7 @@ fn judged<'py>(
     live: &Bound<'py, PyDict>,
     readings: &Bound<'py, PyAny>,
     d: usize,
+    beside: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Option<Judged<'py>>> {
     let py = live.py();
     let count = match (readings.cast_exact::<PyList>(), readings.cast_exact::<PyTuple>()) {
@@ -52,7 +56,9 @@ fn judged<'py>(
     };
     let verdicts = PyList::new(py, (0..count).map(|_| py.None()))?;
     let values = Vec::with_capacity(count * d);
-    let mut batch = Batch { readings, values, d, verdicts: &verdicts };
+    let beside = beside.map(|beside| View::of(beside, false)).transpose()?;
+    let more = beside.as_ref().map_or(0, |beside| beside.get().len() / count.max(1));
+    let mut batch = Batch { readings, values, d, beside, more, verdicts: &verdicts };
     if !are_plain(&mut batch, count)? {
         return Ok(None);
     }

@@ -10,14 +10,15 @@ pub const BLOCK: usize = 64;
 pub const DIGITS: u8 = 7;
 
 
-/// Take rows in, of which some are `left_out` of training, `made` of `d` levels by these columns.
+/// Take rows in, of which some are `left_out` of training, `made` of levels by these columns: so many
+/// of the first are `kept`, and so many of the last.
 ///
 /// Returns how many were taken: where it is not all, Python takes the others.
 pub fn extend(
     buffer: &Bound<'_, PyAny>,
     rows: &[f64],
     out: &[u8],
-    d: usize,
+    kept: (usize, usize),
     made: Option<Columns>,
 ) -> PyResult<usize> {
     let count = out.len();
@@ -31,7 +32,7 @@ pub fn extend(
     let (mut taken, mut packed) = (0, false);
     while taken < count {
         if n_open >= BLOCK {
-            if n_open > BLOCK || !pack(buffer, &open, &left_out, width, d, made)? {
+            if n_open > BLOCK || !pack(buffer, &open, &left_out, width, kept, made)? {
                 break;
             }
             (n_open, packed) = (0, true);
@@ -58,7 +59,7 @@ fn pack(
     open: &Bound<'_, PyByteArray>,
     left_out: &Bound<'_, PyByteArray>,
     width: usize,
-    d: usize,
+    (d, more): (usize, usize),
     made: Option<Columns>,
 ) -> PyResult<bool> {
     let py = buffer.py();
@@ -67,7 +68,8 @@ fn pack(
     let before = blocks.get_item(before)?.cast_into::<PyTuple>()?;
     let codes = before.get_item(0)?.cast_into::<PyBytes>()?;
     let (numbers, size) = (before.get_item(1)?.cast_into::<PyBytes>()?, before.get_item(2)?);
-    let n_levels = if made.is_some() { d } else { width };
+    let first = if made.is_some() { d } else { width - more };
+    let n_levels = first + more;
     if codes.as_bytes().len() != n_levels || size.extract::<usize>()? != BLOCK {
         return Ok(false);
     }
@@ -76,7 +78,7 @@ fn pack(
         .chunks_exact(8)
         .map(|bytes| f64::from_ne_bytes(bytes.try_into().expect("eight")))
         .collect();
-    let columns = Kinds::of(codes.as_bytes());
+    let columns = Kinds::of(codes.as_bytes(), width - more - first, first);
     let Some(written) = columns.written(&rows, width) else { return Ok(false) };
     let mut odd = Vec::new();
     if let Some(made) = made {
@@ -85,7 +87,7 @@ fn pack(
         if !past.iter().chain(levels).all(|x| x.abs() <= LARGE) {
             return Ok(false);
         }
-        odd = odd_rows(&past, &rows, width, d, made);
+        odd = odd_rows(&past, &rows, width, (d, more), made);
     }
     let mut flags = left_out.to_vec();
     if flags.iter().all(|&flag| flag == 0) {
@@ -110,27 +112,34 @@ fn pack(
 }
 
 /// Return which rows are not what their levels and those before make.
-fn odd_rows(past: &[f64], rows: &[f64], width: usize, d: usize, made: Columns) -> Vec<u8> {
+fn odd_rows(past: &[f64], rows: &[f64], width: usize, (d, more): (usize, usize), made: Columns) -> Vec<u8> {
     let before = made.reach() * d;
-    let mut levels = past[past.len() - before..].to_vec();
+    let mut levels: Vec<f64> = past.chunks_exact(d + more).flat_map(|kept| &kept[..d]).copied().collect();
+    levels.drain(..levels.len() - before);
     let (mut row, mut odd) = (Vec::with_capacity(width), Vec::new());
     for (i, whole) in rows.chunks_exact(width).take(BLOCK).enumerate() {
         row.clear();
         made.row(&whole[..d], &levels[levels.len() - before..], &mut row);
         levels.extend_from_slice(&whole[..d]);
         let same = |(a, b): (&f64, &f64)| a.to_bits() == b.to_bits();
-        if row.len() != width || !row.iter().zip(whole).all(same) {
+        if row.len() + more != width || !row.iter().zip(whole).all(same) {
             odd.push(i as u8);
         }
     }
     odd
 }
 
-/// Columns by the kind of numbers that they are kept by, in the order of the kinds (`_Numbers`).
-struct Kinds(Vec<(u8, Vec<(usize, f64)>)>, usize);
+/// Columns by the kind of numbers that they are kept by, in the order of the kinds (`_Numbers`): how
+/// many there are, and how many columns of a row come between the first and the last of them.
+struct Kinds {
+    kinds: Vec<(u8, Vec<(usize, f64)>)>,
+    count: usize,
+    gap: usize,
+    first: usize,
+}
 
 impl Kinds {
-    fn of(codes: &[u8]) -> Kinds {
+    fn of(codes: &[u8], gap: usize, first: usize) -> Kinds {
         let mut kinds: Vec<(u8, Vec<(usize, f64)>)> = Vec::new();
         for (j, code) in codes.iter().enumerate() {
             let (kind, scale) = (code / DIGITS, 10f64.powi(i32::from(code % DIGITS)));
@@ -139,22 +148,27 @@ impl Kinds {
                 None => kinds.push((kind, vec![(j, scale)])),
             }
         }
-        Kinds(kinds, codes.len())
+        Kinds { kinds, count: codes.len(), gap, first }
+    }
+
+    /// Return in which column of a row one is.
+    fn place(&self, j: usize) -> usize {
+        if j < self.first { j } else { j + self.gap }
     }
 
     /// Return the numbers of levels; `None` where they do not give them back, or fewer would do.
     fn written(&self, rows: &[f64], width: usize) -> Option<Vec<u8>> {
-        let mut written = Vec::with_capacity(8 * BLOCK * self.1);
-        for (kind, columns) in &self.0 {
+        let mut written = Vec::with_capacity(8 * BLOCK * self.count);
+        for (kind, columns) in &self.kinds {
             if *kind == 3 {
                 let decimal = |x: f64| (x * 1e6).round_ties_even() / 1e6 == x;
-                if columns.iter().any(|&(j, _)| decimal(rows[j])) {
+                if columns.iter().any(|&(j, _)| decimal(rows[self.place(j)])) {
                     return None;
                 }
             }
             for row in rows.chunks_exact(width) {
                 for &(j, scale) in columns {
-                    let x = row[j];
+                    let x = row[self.place(j)];
                     let nearest = || (x * scale).round_ties_even();
                     let back = match kind {
                         0 => {
@@ -188,15 +202,15 @@ impl Kinds {
 
     /// Return the levels of a block, row after row.
     fn read(&self, numbers: &[u8]) -> Option<Vec<f64>> {
-        let mut levels = vec![0.0; BLOCK * self.1];
+        let mut levels = vec![0.0; BLOCK * self.count];
         let mut at = 0;
-        for (kind, columns) in &self.0 {
+        for (kind, columns) in &self.kinds {
             for i in 0..BLOCK {
                 for &(j, scale) in columns {
                     let size = [2, 4, 4, 8][*kind as usize];
                     let bytes = numbers.get(at..at + size)?;
                     at += size;
-                    levels[i * self.1 + j] = match kind {
+                    levels[i * self.count + j] = match kind {
                         0 => f64::from(i16::from_le_bytes(bytes.try_into().ok()?)) / scale,
                         1 => f64::from(i32::from_le_bytes(bytes.try_into().ok()?)) / scale,
                         2 => f64::from(f32::from_le_bytes(bytes.try_into().ok()?)) / scale,

@@ -2,7 +2,7 @@
 
 use crate::prefetch;
 use crate::seam::*;
-use crate::view::View;
+use crate::view::{below, View};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -12,6 +12,7 @@ pub enum Scorer {
     Histograms { edges: View, heights: View },
     Gaussian { constant: f64, mean: Vec<f64>, columns: Vec<Vec<f64>> },
     MaxDistance(Box<MaxDistance>),
+    Members(Box<Members>),
     Python,
 }
 
@@ -219,6 +220,185 @@ impl MaxDistance {
     }
 }
 
+/// What siblings leave of readings (`detectors.sensor.siblings.Residual`) of some columns of a row.
+pub struct Siblings {
+    which: Vec<usize>,
+    centre: View,
+    spread: View,
+    weights: View,
+    pub inner: Distance,
+    targets: usize,
+    pub columns: Py<PyAny>, // what it was made of
+}
+
+impl Siblings {
+    fn of(columns: &Bound<'_, PyAny>) -> PyResult<Option<Siblings>> {
+        let forecast = SIBLINGS_FORECAST.get(&COLUMNS_INNER.get(columns)?)?;
+        let distance = RESIDUAL_INNER.get(&forecast)?;
+        let Some(inner) = Distance::of(&distance, &DISTANCE_ROOT.get(&distance)?)? else { return Ok(None) };
+        let scale = RESIDUAL_SCALE.get(&forecast)?;
+        let made = Siblings {
+            which: COLUMNS_WHICH.get(columns)?.call_method0("tolist")?.extract()?,
+            centre: View::of(&SCALE_CENTRE.get(&scale)?, false)?,
+            spread: View::of(&SCALE_SPREAD.get(&scale)?, false)?,
+            weights: View::of(&RESIDUAL_WEIGHTS.get(&forecast)?, false)?,
+            targets: inner.mean.get().len(),
+            inner,
+            columns: columns.clone().unbind(),
+        };
+        let (t, d) = (made.targets, made.centre.get().len());
+        let whole = d >= 2 * t
+            && made.spread.get().len() == d
+            && made.which.len() == d + t / 2
+            && made.inner.root.get().len() == t * t
+            && made.weights.get().len() == t * (d - t);
+        Ok(whole.then_some(made))
+    }
+
+    fn score(&self, row: &[f64], room: &mut Vec<f64>) -> Option<f64> {
+        let left = self.left(row)?;
+        self.inner.turn(left.into_iter(), room).then(|| squares(room))
+    }
+
+    /// Return how many channels siblings explain.
+    pub fn channels(&self) -> usize {
+        self.targets / 2
+    }
+
+    /// Return what they make one expect of the level of a channel, and how far it may be from that.
+    pub fn given(&self, row: &[f64], left: &[f64], channel: usize) -> [f64; 3] {
+        let spread = self.spread.get()[channel];
+        let value = row[self.which[channel]] - (left[channel] - self.inner.mean.get()[channel]) * spread;
+        let width = LIKELY * self.inner.spread.get()[channel] * spread;
+        [value, value - width, value + width]
+    }
+
+    /// Return what is left of a row; `None` where a column is absurd.
+    pub fn left(&self, row: &[f64]) -> Option<Vec<f64>> {
+        let (centre, spread, t) = (self.centre.get(), self.spread.get(), self.targets);
+        let x = |j: usize| row[self.which[t / 2 + j]];
+        let mut z = Vec::with_capacity(centre.len());
+        for j in 0..centre.len() {
+            z.push((x(j) - centre[j]) / spread[j]);
+            if !(-self.inner.linear..=self.inner.linear).contains(&z[j]) {
+                return None;
+            }
+        }
+        let mut sums = vec![0.0; t];
+        for (z, weights) in z[t..].iter().zip(self.weights.get().chunks_exact(t)) {
+            for (sum, weight) in sums.iter_mut().zip(weights) {
+                *sum += z * weight;
+            }
+        }
+        Some((0..t).map(|j| if x(j) == x(t + j) { 0.0 } else { z[j] + sums[j] }).collect())
+    }
+}
+
+const LIKELY: f64 = 1.96;
+
+/// A member of an ensemble.
+pub enum Member {
+    Distance(Box<MaxDistance>),
+    Siblings(Box<Siblings>),
+}
+
+impl Member {
+    pub fn score(&self, row: &[f64], room: &mut Vec<f64>) -> Option<f64> {
+        match self {
+            Member::Distance(member) => member.score(row, room),
+            Member::Siblings(member) => member.score(row, room),
+        }
+    }
+}
+
+/// How rare a member's score is (`detectors.sensor.ensemble.LogTail`).
+pub struct LogTail {
+    ordered: View,
+    start: f64,
+    slope: f64,
+}
+
+impl LogTail {
+    fn of(tail: &Bound<'_, PyAny>) -> PyResult<LogTail> {
+        let (start, slope) = (LOG_TAIL_START.get(tail)?.extract()?, LOG_TAIL_SLOPE.get(tail)?.extract()?);
+        Ok(LogTail { ordered: View::of(&LOG_TAIL_ORDERED.get(tail)?, false)?, start, slope })
+    }
+
+    pub fn of_one(&self, score: f64) -> f64 {
+        let n = self.ordered.get().len();
+        let at_or_above = n - below(self.ordered.get(), if self.start < score { self.start } else { score });
+        let beyond = score - self.start;
+        let beyond = if beyond > 0.0 { beyond } else { 0.0 } * self.slope;
+        beyond - ((at_or_above + 1) as f64 / (n + 1) as f64).log10()
+    }
+}
+
+/// Several members, each with its tail (`detectors.sensor.ensemble.Members`).
+pub struct Members {
+    pub members: Vec<(Member, LogTail)>,
+    sure: usize,
+    python: Py<PyAny>, // for the rows that are not scored here
+}
+
+impl Members {
+    fn of(scorer: &Bound<'_, PyAny>, inner: &Bound<'_, PyAny>) -> PyResult<Option<Members>> {
+        let (py, mut members) = (scorer.py(), Vec::new());
+        let tails = MEMBERS_TAILS.get(inner)?;
+        for (i, own) in MEMBERS_SCORERS.get(inner)?.try_iter()?.enumerate() {
+            let own = own?;
+            if !own.get_type().is(TABLE_TABLE_SCORER.get(py)?) || !TABLE_SCALE.get(&own)?.is_none() {
+                return Ok(None);
+            }
+            let columns = TABLE_INNER.get(&own)?;
+            if !columns.get_type().is(RECIPES_COLUMNS.get(py)?) {
+                return Ok(None);
+            }
+            let kind = COLUMNS_INNER.get(&columns)?.get_type();
+            let member = if kind.is(DISTANCE_MAX_DISTANCE.get(py)?) {
+                MaxDistance::of(&own, &columns)?.map(|own| Member::Distance(Box::new(own)))
+            } else if kind.is(SIBLINGS_RESIDUAL.get(py)?) {
+                Siblings::of(&columns)?.map(|own| Member::Siblings(Box::new(own)))
+            } else {
+                None
+            };
+            let Some(member) = member else { return Ok(None) };
+            members.push((member, LogTail::of(&tails.get_item(i)?)?));
+        }
+        let sure = MEMBERS_SURE.get(inner)?.extract()?;
+        Ok(Some(Members { members, sure, python: TABLE_SCORE.get(scorer)?.unbind() }))
+    }
+
+    fn score(&self, row: &[f64], room: &mut Vec<f64>) -> Option<f64> {
+        let tail = |(member, tail): &(Member, LogTail)| Some(tail.of_one(member.score(row, room)?));
+        let tails: Option<Vec<f64>> = self.members.iter().map(tail).collect();
+        Some(self.joint(&tails?))
+    }
+
+    /// Return the joint score of the members' tails (`_joint_of_one`).
+    pub fn joint(&self, tails: &[f64]) -> f64 {
+        let (n, mut total, mut largest) = (tails.len(), 0.0, 0.0);
+        for (i, &own) in tails.iter().enumerate() {
+            total += own.ln_1p();
+            if i + self.sure >= n && own > largest {
+                largest = own;
+            }
+        }
+        let mean = total / n as f64;
+        if self.sure == 0 {
+            return mean;
+        }
+        let alone = largest - (n as f64).log10();
+        let alone = if alone > 0.0 { alone } else { 0.0 }.ln_1p();
+        if alone > mean { alone } else { mean }
+    }
+}
+
+/// Have Python score a row.
+fn in_python(scorer: &Py<PyAny>, py: Python<'_>, row: &[f64]) -> PyResult<f64> {
+    let rows = PyList::new(py, [PyList::new(py, row)?])?;
+    scorer.bind(py).call1((rows,))?.get_item(0)?.extract()
+}
+
 impl Scorer {
     /// Return what scores as a fitted scorer of the product does.
     pub fn of(scorer: &Bound<'_, PyAny>) -> PyResult<Scorer> {
@@ -256,6 +436,11 @@ impl Scorer {
                 return Ok(Scorer::MaxDistance(Box::new(larger)));
             }
         }
+        if kind.is(ENSEMBLE_MEMBERS.get(py)?) {
+            if let Some(members) = Members::of(scorer, &inner)? {
+                return Ok(Scorer::Members(Box::new(members)));
+            }
+        }
         Ok(Scorer::Python)
     }
 
@@ -279,10 +464,11 @@ impl Scorer {
         Ok(match self {
             Scorer::MaxDistance(larger) => match larger.score(row, centred) {
                 Some(score) => score,
-                None => {
-                    let rows = PyList::new(py, [PyList::new(py, row)?])?;
-                    larger.python.bind(py).call1((rows,))?.get_item(0)?.extract()?
-                }
+                None => in_python(&larger.python, py, row)?,
+            },
+            Scorer::Members(members) => match members.score(row, centred) {
+                Some(score) => score,
+                None => in_python(&members.python, py, row)?,
             },
             Scorer::Histograms { edges, heights } => {
                 let (edges, heights) = (edges.get(), heights.get());

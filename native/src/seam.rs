@@ -60,6 +60,24 @@ attributes! {
     "rejex_stream.detectors.scorers:GaussianMixture" {
         MIXTURE_PLAIN = "_plain",
     }
+    "rejex_stream.detectors.sensor.ensemble:LogTail" {
+        LOG_TAIL_ORDERED = "ordered",
+        LOG_TAIL_SLOPE = "slope",
+        LOG_TAIL_START = "start",
+    }
+    "rejex_stream.detectors.sensor.ensemble:Members" {
+        MEMBERS_SCORERS = "scorers",
+        MEMBERS_SURE = "sure",
+        MEMBERS_TAILS = "tails",
+    }
+    "rejex_stream.detectors.sensor.recipes:Residual" {
+        RESIDUAL_INNER = "inner",
+        RESIDUAL_SCALE = "scale",
+        RESIDUAL_WEIGHTS = "weights",
+    }
+    "rejex_stream.detectors.sensor.siblings:Residual" {
+        SIBLINGS_FORECAST = "forecast",
+    }
     "rejex_stream.detectors.sensor.distance:Distance" {
         DISTANCE_APART = "_apart",
         DISTANCE_MEAN = "mean",
@@ -488,8 +506,14 @@ globals! {
         DISTANCE_WILD = "_WILD",
         DISTANCE_MAX_DISTANCE = "MaxDistance",
     }
+    "rejex_stream.detectors.sensor.ensemble" {
+        ENSEMBLE_MEMBERS = "Members",
+    }
     "rejex_stream.detectors.sensor.recipes" {
         RECIPES_COLUMNS = "Columns",
+    }
+    "rejex_stream.detectors.sensor.siblings" {
+        SIBLINGS_RESIDUAL = "Residual",
     }
     "rejex_stream.detectors.table" {
         TABLE_TABLE_SCORER = "TableScorer",

@@ -1,11 +1,11 @@
 //! What a row scores without each channel, and what the others make one expect of that channel:
 //! `detectors.sensor.recipes.Columns` for one finite row, bit for bit.
 
-use crate::scorers::{Distance, MaxDistance};
+use crate::scorers::{Distance, MaxDistance, Member, Siblings};
 use crate::seam::*;
 use crate::view::View;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyBytes, PyList};
 
 /// What whitens a row, all of it and apart for each channel (`Distance._apart`).
 struct Apart {
@@ -143,6 +143,78 @@ impl Without {
             said[i] = Some([value, value - sure, value + sure].map(|end| end * spread + centre));
         }
         Some(said)
+    }
+}
+
+/// The same of what siblings leave of a row (`detectors.sensor.siblings.Residual`).
+pub struct WithoutSiblings {
+    apart: Apart,
+    is_apart: Vec<bool>,
+    known: Vec<(usize, usize)>, // channels that siblings explain, and which of theirs it is
+}
+
+impl WithoutSiblings {
+    fn of(siblings: &Siblings, channels: &[Vec<usize>], groups: &Bound<'_, PyAny>) -> PyResult<WithoutSiblings> {
+        let (py, k) = (groups.py(), siblings.channels());
+        let columns = siblings.columns.bind(py);
+        let own = columns.call_method1(COLUMNS_OWN.name(py), (groups,))?;
+        let places: Vec<usize> = COLUMNS_WHICH.get(columns)?.call_method0("tolist")?.extract()?;
+        let (array, named) = (py.import("numpy")?.getattr("frombuffer")?, PyList::empty(py));
+        let (mut is_apart, mut known) = (Vec::new(), Vec::new());
+        for (i, group) in own.try_iter()?.enumerate() {
+            let at: Vec<usize> = group?.call_method0("tolist")?.extract()?;
+            is_apart.push(at.is_empty());
+            known.extend(at.first().filter(|&&first| places[first] == channels[i][0]).map(|&first| (i, first)));
+            let levels = || at.iter().copied().filter(|&j| j < k);
+            let both = levels().chain(levels().map(|j| k + j)).map(|j| j as i64);
+            let both: Vec<u8> = both.flat_map(i64::to_ne_bytes).collect();
+            named.append(array.call1((PyBytes::new(py, &both), "int64"))?)?;
+        }
+        let distance = RESIDUAL_INNER.get(&SIBLINGS_FORECAST.get(&COLUMNS_INNER.get(columns)?)?)?;
+        Ok(WithoutSiblings { apart: Apart::of(&distance, named.as_any())?, is_apart, known })
+    }
+}
+
+/// What a member of an ensemble scores without each channel.
+pub enum MemberWithout {
+    Distance(Box<Without>),
+    Siblings(Box<WithoutSiblings>),
+}
+
+/// What is expected of a channel: a value, the ends of its range, and whether siblings say so.
+pub type Given = Option<([f64; 3], bool)>;
+
+impl MemberWithout {
+    pub fn of(member: &Member, channels: &[Vec<usize>], groups: &Bound<'_, PyAny>) -> PyResult<MemberWithout> {
+        Ok(match member {
+            Member::Distance(max) => {
+                MemberWithout::Distance(Box::new(Without::of(max.columns.bind(groups.py()), channels, groups)?))
+            }
+            Member::Siblings(own) => MemberWithout::Siblings(Box::new(WithoutSiblings::of(own, channels, groups)?)),
+        })
+    }
+
+    /// Return both of a row of which the member scores `own`; `None`: Python finds it.
+    pub fn said(&self, py: Python<'_>, member: &Member, row: &[f64], own: f64) -> PyResult<Option<(Vec<f64>, Vec<Given>)>> {
+        match (self, member) {
+            (MemberWithout::Distance(without), Member::Distance(max)) => {
+                let Some(scores) = without.scores(py, max, row, own)? else { return Ok(None) };
+                let Some(given) = without.given_others(max, row, scores.len()) else { return Ok(None) };
+                Ok(Some((scores, given.into_iter().map(|said| said.map(|said| (said, false))).collect())))
+            }
+            (MemberWithout::Siblings(without), Member::Siblings(siblings)) => {
+                let Some(left) = siblings.left(row) else { return Ok(None) };
+                let Some(mut scores) = without.apart.scores(py, &siblings.inner, &left)? else { return Ok(None) };
+                let is_apart = scores.iter_mut().zip(&without.is_apart).filter(|(_, apart)| **apart);
+                is_apart.for_each(|(score, _)| *score = own);
+                let mut given = vec![None; scores.len()];
+                for &(i, channel) in &without.known {
+                    given[i] = Some((siblings.given(row, &left, channel), true));
+                }
+                Ok(Some((scores, given)))
+            }
+            _ => Ok(None),
+        }
     }
 }
 

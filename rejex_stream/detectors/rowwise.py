@@ -53,6 +53,11 @@ def affine(X: FloatArray, W: FloatArray, offset: FloatArray) -> FloatArray:
     return total.T
 
 
+def one_by_one(function: Callable[[float], float], X: FloatArray) -> FloatArray:
+    """Return a function of each value: vectorised, it has other bits beside other values."""
+    return np.fromiter(map(function, X.ravel().tolist()), np.float64, X.size).reshape(X.shape)
+
+
 def count_below(edges: FloatArray, X: FloatArray) -> npt.NDArray[np.intp]:
     """Count, per column j, the sorted ``edges[j]`` below ``X[:, j]``; (d, b), (m, d) -> (m, d).
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from heapq import heapify, heappop, heapreplace
@@ -50,6 +50,7 @@ from rejex_stream.errors import ConfigError, EngineError
 from rejex_stream.incidents import IncidentTracker, Plan, Plans
 from rejex_stream.native_core import core
 from rejex_stream.protocols import FitExecutor
+from rejex_stream.readable import ChannelReading
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.token_bucket import Credits
 from rejex_stream.types import (
@@ -57,6 +58,7 @@ from rejex_stream.types import (
     Command,
     CommandKind,
     CommandReply,
+    FloatArray,
     Incident,
     IncidentState,
     Reading,
@@ -147,13 +149,12 @@ class Engine:
         self._open: dict[str, Incident] = {}  # as they stand, by id
         # Who sends nothing: its partition knows.
         self.silences: Silences | None = None
-        self.typical: Any = None  # what is usual, for people: its partition sets it
+        # What the channels of an incident read, beside what is usual: its partition knows, too.
+        self.told: Callable[[Incident], Sequence[ChannelReading]] | None = None
         self._modes = OperatingModes(by_mode=spec.modes)
         self._decision = spec.decision
         self._is_lazy = False
         self.siblings = Siblings(spec.features, modes=spec.modes)
-        if self.siblings.any:
-            self._core = None  # it knows no columns of siblings
         self._credits = Credits(self._decision.policy, modes=spec.modes)
         self._guard = ReentrancyGuard()
 
@@ -173,7 +174,7 @@ class Engine:
         """
         with self._guard:
             self._guard.require_whole()
-            verdicts = self._polled(readings)
+            verdicts = None if self.siblings.any else self._polled(readings)
             if verdicts is None:
                 channels, modes = self.spec.features.channels, self.spec.modes
                 readings, totals = checked(readings, channels, modes=modes)
@@ -184,15 +185,17 @@ class Engine:
             self._guard.halfway = False
         return verdicts
 
-    def _polled(self, readings: Sequence[Reading]) -> list[Verdict] | None:
+    def _polled(
+        self, readings: Sequence[Reading], beside: FloatArray | None = None
+    ) -> list[Verdict] | None:
         """Judge a batch by the native core; ``None``, and nothing has happened, where it is not."""
         if self._core is None or self._is_lazy or self._credits.are_shared:
             return None
-        self._guard.halfway = True
+        was_halfway, self._guard.halfway = self._guard.halfway, True
         channels = len(self.spec.features.channels)
-        found = self._core.poll(self._stream, self._live, readings, channels)
+        found = self._core.poll(self._stream, self._live, readings, channels, beside)
         if found is None:
-            self._guard.halfway = False
+            self._guard.halfway = was_halfway
             return None
         verdicts: list[Verdict] = found[0]
         self._note_in_order([one for state in found[1] for one in state.take_incidents()], verdicts)
@@ -204,12 +207,16 @@ class Engine:
         verdicts = list[Verdict]()
         while len(verdicts) < len(readings):  # up to where it is looked at who is held
             part = slice(len(verdicts), len(verdicts) + self.siblings.until_look)
-            verdicts += self._judge_in_order(readings[part], totals[part])
-            self.siblings.look(verdicts[part])
+            beside = self.siblings.beside(readings[part], self._core and self._core.beside)
+            judged = self._polled(readings[part], beside)
+            if judged is None:
+                judged = self._judge_in_order(readings[part], totals[part], beside)
+            self.siblings.look(judged)
+            verdicts += judged
         return verdicts
 
     def _judge_in_order(
-        self, readings: Sequence[Reading], totals: Sequence[float]
+        self, readings: Sequence[Reading], totals: Sequence[float], beside: FloatArray | None = None
     ) -> list[Verdict]:
         """Judge in the order of the readings, across keys: who comes first gets the credit."""
         # Rows are made, and scored, key by key all the same.
@@ -218,14 +225,13 @@ class Engine:
         by_key: defaultdict[str, list[int]] = defaultdict(list)
         for i, reading in enumerate(readings):
             by_key[reading[0]].append(i)
-        beside = [self.siblings.beside(one) for one in readings] if self.siblings.any else ()
         streams: list[tuple[list[int], list[Verdict | None], StreamState]] = []
         steps = []
         for key, at in by_key.items():
             own: list[Verdict | None] = [None] * len(at)
             state = self._stream(key)
-            if beside:
-                state.beside = iter([beside[i] for i in at])
+            if beside is not None:
+                state.beside = beside[at]
             streams.append((at, own, state))
             steps.append((at, state.steps([readings[i] for i in at], [totals[i] for i in at], own)))
         run_in_order(steps)

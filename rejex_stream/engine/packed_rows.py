@@ -1,13 +1,15 @@
 """Rows kept for long, in fewer bytes and bit for bit.
 
-A row begins with the levels of its channels. Where all else is made of these and of those before
-(:mod:`rejex_stream.features.preset`), levels are kept and the rest is made again; a row that does
-not come back so (it follows a gap, or one of another sensor) is kept whole beside them.
+A row begins with the levels of its channels, and ends with what siblings say. Where all between is
+made of these levels and of those before (:mod:`rejex_stream.features.preset`), both are kept and
+the rest is made again; a row that does not come back so (it follows a gap, or one of another
+sensor) is kept whole beside them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -29,11 +31,16 @@ _FLOAT, _DOUBLE = 2 * _DIGITS, 3 * _DIGITS  # codes: a kind times digits
 class RowShape(NamedTuple):
     """What rows are made of."""
 
-    width: int  # columns of a row, of which the first so many are levels
+    width: int  # columns of a row, of which so many are kept: the first and the last
     n_levels: int
-    # of levels of shape (m, n_levels) their rows; ``None``: rows are levels and nothing else
+    # of what is kept, shape (m, n_levels), the rows; ``None``: all of them is kept
     make: Callable[[FloatArray], FloatArray] | None = None
     reach: int = 0  # how many readings before its own its columns look at
+    n_last: int = 0
+
+    def kept(self, rows: FloatArray) -> FloatArray:
+        """Return what is kept of rows of shape (m, width)."""
+        return np.delete(rows, np.s_[self.n_levels - self.n_last : self.width - self.n_last], 1)
 
     def made(self, levels: FloatArray) -> FloatArray:
         """Return the rows of levels, those of a block by this and by the block before it."""
@@ -52,7 +59,12 @@ def shape_of(features: FeatureSpec) -> RowShape:
         return RowShape(width, width, reach=reach)
     recent = features.start_recent()
     start = np.full((recent.reach, d), np.nan)
-    return RowShape(width, d, lambda levels: recent.made_of(start, levels)[0], reach)
+    n_last = width - len(replace(features, siblings="").names)
+
+    def make(kept: FloatArray) -> FloatArray:
+        return np.hstack((recent.made_of(start, kept[:, :d])[0], kept[:, d:]))
+
+    return RowShape(width, d + n_last, make, reach, n_last)
 
 
 class Block(NamedTuple):
@@ -143,7 +155,7 @@ def pack(
     shape: RowShape, rows: FloatArray, left_out: bytes, before: Block | None = None
 ) -> list[Block]:
     """Return rows of shape (m, width) as blocks, all but the last full, that follow on one."""
-    levels, like = rows[:, : shape.n_levels], b"" if before is None else before.codes
+    levels, like = shape.kept(rows), b"" if before is None else before.codes
     odd = np.zeros(len(rows), np.bool_)
     if shape.make is not None:
         past = levels[:0] if before is None else before.levels

@@ -200,7 +200,7 @@ class StreamState:
         # While an incident is held, judges the same rows by those since it began; has none itself.
         self._make_interim, self._interim = interim, cast("StreamState | None", None)
         # Of the readings to come, what siblings say; None: siblings are not looked at.
-        self.beside: Iterator[list[float]] | None = None
+        self.beside: FloatArray | None = None
         self._waiting: list[_Waiting] = []  # of one that is an interim reference
         # Once that has become the reference: the one before, which stands still.
         self._earlier, self._kept = cast("StreamState | None", None), cast("_Kept | None", None)
@@ -208,9 +208,12 @@ class StreamState:
         self._fast_path = None if fast_path is None else fast_path(self)  # the native core's
 
     def _advance(
-        self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
-    ) -> None:
+        self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None],
+        beside: bytes | None,
+    ) -> None:  # fmt: skip
         """Judge readings for the native core, which leaves them to Python."""
+        if beside is not None:
+            self.beside = np.frombuffer(beside).reshape(len(readings), -1)
         for _ in self.steps(readings, totals, verdicts):
             pass
 
@@ -737,7 +740,7 @@ class StreamState:
         which: list[int] = []
         seq, sensors = self.seq, self._sensors
         for i, reading in enumerate(readings):
-            beside = [] if self.beside is None else next(self.beside)
+            beside = [] if self.beside is None else self._take_beside(1)[0].tolist()
             sensor = sensors.get(reading.sensor)
             if sensor is None:
                 sensor = sensors[reading.sensor] = self._features.start()
@@ -760,6 +763,11 @@ class StreamState:
             rows.append(row)
             which.append(i)
         return rows, which
+
+    def _take_beside(self, count: int) -> FloatArray:
+        assert self.beside is not None  # or nobody would ask
+        found, self.beside = self.beside[:count], self.beside[count:]
+        return found
 
     def _start_recent(self, sensor: str) -> RecentRows:
         found = self._recent[sensor] = self._features.start_recent(partial=self._allow_nan)
@@ -793,12 +801,16 @@ class StreamState:
         of_sensor, seq = dict[tuple[str, int], list[int]](), self.seq
         for i, reading in enumerate(readings):  # up to where its noise is looked at
             of_sensor.setdefault((reading.sensor, (seq + i) // NOISE_EVERY), []).append(i)
+        beside = None if self.beside is None else self._take_beside(len(readings))
         made: list[FloatArray] = []
         which: list[int] = []
         for (name, _), at in of_sensor.items():
             sensor = self._recent.get(name) or self._start_recent(name)
             self._add_quiet(lasting, name, at)
             rows, found = sensor.extract([readings[i].values for i in at])
+            if beside is not None:
+                made_of = [i for i, row in zip(at, found, strict=True) if row >= 0]
+                rows = np.concatenate((rows, beside[made_of]), axis=1)
             if (seq + at[-1] + 1) % NOISE_EVERY == 0:
                 self._look_at_noise(name, seq + at[-1])
             # Nan compares false; sums over a row's squares stay finite below.

@@ -378,7 +378,7 @@ class FeatureSpec:
     @property
     def is_at_once(self) -> bool:
         """Whether rows are made for a batch of readings at once, by :meth:`start_recent`."""
-        return self.preset in AT_ONCE and not self.angles and not self.siblings
+        return self.preset in AT_ONCE and not self.angles
 
     def start(self) -> SensorFeatures:
         """Return the empty state of one sensor, whose rows are made one by one."""

@@ -27,7 +27,6 @@ from rejex_stream.operate.open_situations import OpenSituations, Together
 from rejex_stream.operate.run_metrics import RunMetrics
 from rejex_stream.readable import ChannelReading, span, utc
 from rejex_stream.run.partition import PartitionMonitor
-from rejex_stream.run.review_items import TypicalValues
 from rejex_stream.run.run_events import (
     Committed,
     IncidentsDurable,
@@ -447,8 +446,7 @@ class RunMonitor:
     def _store_readings(self, incident: Incident) -> None:
         """Keep what its channels read at a change: an alert that varied would be notified again."""
         engine = self._engines.get(Partition(*incident.position[:2]))
-        typical: TypicalValues | None = None if engine is None else engine.typical
-        if typical is not None and (readings := typical.told(incident)):
+        if engine is not None and engine.told is not None and (readings := engine.told(incident)):
             self._readings[incident.id] = readings
 
     def _incident_changed(self, incident: Incident, *, again: bool) -> None:

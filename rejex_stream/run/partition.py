@@ -437,7 +437,8 @@ class PartitionState:
         self._limits = limits or Limits()
         self.registry = SensorRegistry(self._limits)  # who is known
         engine.silences = self.registry.silences
-        engine.typical = self._typical = TypicalValues(decoder.channels)
+        self._typical = TypicalValues(decoder.channels)
+        engine.told = self._typical.told
         self.forgotten: list[str] = []  # streams, until they are taken
         self.failures = engine.failures  # of background fits, until they are taken
         # what has changed since the last snapshot, and the one that is being written

@@ -497,7 +497,7 @@ class _Scan:
             self._levels.append([reading.values[i] for i in self._measured])
         if self._siblings and self._order.n_sensors > 3 and self._n_events <= _BESIDE:
             values = tuple(reading.values[i] for i in self._measured)
-            row = [*values, *self._siblings.beside(reading._replace(values=values))]
+            row = [*values, *self._siblings.beside([reading._replace(values=values)])[0].tolist()]
             if reading.sensor == self._first and np.isfinite(row).all():
                 self._beside.append(row)
 

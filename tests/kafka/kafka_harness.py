@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import random
 import re
@@ -317,10 +318,12 @@ class Kafka:
 def feed(
     settings: KafkaSettings, n_events: int, *, sensors: int = 12, partitions: int = 4,
     seed: int = 0, poison_share: float = 0.01, flood_share: float = 0.0, modes: Sequence[str] = (),
+    weather: float = 0.0,
 ) -> list[Record]:  # fmt: skip
     """Make a feed in the order it is produced; a sensor stays in one partition.
 
     An event of the flood has a sensor of its own; one with a mode is as large as the mode is late.
+    Under a `weather` all go up and down together.
     """
     draw = random.Random(seed)
     (topic,) = settings.topics.input
@@ -334,10 +337,11 @@ def feed(
         if draw.random() < poison_share:
             value = draw.choice([b"\xff\xfe", b'{"sensor": "s', b"[1,2]", b"", b'{"v": 1}'])
         else:
-            event = {"sensor": sensor, "t": 1_000 * i, "v": draw.gauss(0, 1)}
+            level = draw.gauss(0, 1) + weather * math.sin(i / 100)
+            event = {"sensor": sensor, "t": 1_000 * i, "v": level}
             if modes:
-                level = draw.randrange(len(modes))
-                event |= {"m": modes[level], "v": event["v"] + 50 * level}
+                number = draw.randrange(len(modes))
+                event |= {"m": modes[number], "v": level + 50 * number}
             value = json.dumps(event).encode()
         position = Position(topic, partition, offsets[partition])
         offsets[partition] += 1
@@ -483,6 +487,8 @@ def make_engine(
 ) -> Callable[[Partition, FitExecutor], Any]:  # fmt: skip
     """``chain``, or the real engine with the detector of that name and fits that take `fit_s`.
 
+    ``siblings`` is ``Sensor`` beside all others of the partition.
+
     It is under a budget that is held where it is `governed`.
     """
     if kind == "chain":
@@ -493,13 +499,16 @@ def make_engine(
     from rejex_stream.engine import Engine, EngineSpec
     from rejex_stream.features import FeatureSpec
 
-    detector = make_detector(kind)
+    siblings = "*" * (kind == "siblings")
+    detector = make_detector("Sensor" if siblings else kind)
     if fit_s:
         assert isinstance(detector, BatchDetector)
         detector = Slow(detector, fit_s)
     spec = EngineSpec(
         detector,
-        FeatureSpec(tuple(channels), carry_forward_events=0 if channels == ("v",) else 20),
+        FeatureSpec(
+            tuple(channels), carry_forward_events=0 if channels == ("v",) else 20, siblings=siblings
+        ),
         BUDGET if governed else RejectionPolicy(0.1, tolerance=tolerance), window=100,
         schedule=SCHEDULE, modes=modes,
     )  # fmt: skip

@@ -219,6 +219,9 @@ def forget_the_core() -> Iterator[None]:
                  marks=pytest.mark.long),
     pytest.param("confluent", "HBOS", 3_600, 3, {"sensors": 4, "modes": MODES, "dealt": True},
                  marks=[CONFLUENT, pytest.mark.long]),
+    pytest.param("kafka-python", "siblings", 12_000, 3,
+                 {"sensors": 16, "modes": MODES, "weather": 3.0},
+                 marks=pytest.mark.long),
 ])  # fmt: skip
 def test_random_kills_lose_nothing_and_double_nothing(
     kafka: Kafka, tmp_path: Path, client: str, kind: str, n_events: int, kills: int,
@@ -227,7 +230,8 @@ def test_random_kills_lose_nothing_and_double_nothing(
     """Operating modes show none of it either, nor a group whose partitions the broker deals."""
     modes, dealt = more.get("modes", ()), {"group_protocol": "consumer"}
     settings = kafka.settings(partitions=4, client=client, **(dealt if "dealt" in more else {}))
-    records = feed(settings, n_events, sensors=more.get("sensors", 20), seed=1, modes=modes)
+    sensors, weather = more.get("sensors", 20), more.get("weather", 0.0)
+    records = feed(settings, n_events, sensors=sensors, seed=1, modes=modes, weather=weather)
     draw = random.Random(1)
     chaos(
         kafka, settings, tmp_path, records, draw, kills=kills, after=losing_seats(draw),
@@ -237,7 +241,7 @@ def test_random_kills_lose_nothing_and_double_nothing(
     assert_exactly(kafka, settings, records, kind, modes=bool(modes))
     if modes:
         verdicts = itertools.chain(*verdicts_of(kafka, settings).values())
-        assert len({(v.stream_key, v.mode) for v in verdicts if v.rank is not None}) == 4 * 2
+        assert len({(v.stream_key, v.mode) for v in verdicts if v.rank is not None}) == sensors * 2
     if "dealt" in more:
         import confluent_kafka as ck
         from confluent_kafka.admin import AdminClient

@@ -199,6 +199,24 @@ def test_rekey_follows_until_it_is_stopped(place, settings, bootstrap, kafka: Ka
     assert content(kafka, settings, f"{topic}.keyed") == expected_copy(feed)
 
 
+def test_rekey_lays_siblings_in_one_partition_and_a_run_refuses_them_in_several(
+    place, settings, bootstrap, capsys, kafka: Kafka
+):
+    topic, detector = make_topic(settings), {"name": "Sensor"}
+    kafka.fill(settings, keyless_feed(topic, 80))
+    split = config(place, bootstrap, topic, input={"siblings": "*"}, detector=detector)
+    create_outputs(capsys, split)
+    assert f"run `rejex-stream topics rekey CONFIG --from {topic}`" in here(capsys, "run", split)[2]
+    said = {"siblings": "*", "partitioning": "trust"}
+    path = config(place, bootstrap, f"{topic}.keyed", input=said, detector=detector)
+    assert "80 records" in here(capsys, "topics", "rekey", path, "--from", topic)[1]
+    found = content(kafka, settings, f"{topic}.keyed")
+    assert sorted(map(len, found.values())) == [0, 0, 0, 80]
+    assert {key for records in found.values() for key, *_ in records} > {b"pump-1", b"pump-2"}
+    create_outputs(capsys, path)
+    assert here(capsys, "run", path, "--dry-run", "--limit", "80")[0] == 0
+
+
 def test_rekey_loses_nothing_that_cannot_be_read_and_fills_no_foreign_topic(
     place, settings, bootstrap, capsys, kafka: Kafka
 ):

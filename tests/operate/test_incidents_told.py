@@ -211,10 +211,11 @@ def test_an_incident_is_one_alert_that_fires_is_updated_and_resolved(tmp_path, r
         manager = Alertmanager(url, repeat_s=60)
         watch = watching(manager)
         engine = watch.register_engine(FARM, _Engine())
-        engine.typical = TypicalValues(["oil"])
+        typical = TypicalValues(["oil"])
+        engine.told = typical.told
         readings = [reading(3.4)] * 50
-        engine.typical.update(readings, engine.process(readings), ())
-        durable(watch, told_at(engine.typical, 1.2))
+        typical.update(readings, engine.process(readings), ())
+        durable(watch, told_at(typical, 1.2))
         look(watch)
         until(lambda: "farm-0-9" in alerts_at(url))
         alert = alerts_at(url)["farm-0-9"]

@@ -89,6 +89,7 @@ def rekey(
     source: str,
     target: str,
     sensor_of: Callable[[Record], str | None],
+    group_of: Callable[[str], str | None],
     *,
     follow: bool = False,
     keep_keys: bool = False,
@@ -96,6 +97,8 @@ def rekey(
     on_progress: Callable[[int], object] = lambda _: None,
 ) -> Rekeyed:
     """Copy a topic to one keyed by sensor, each record once; goes on where it was stopped.
+
+    Sensors of one group (`group_of`; ``None``: of none) lie in one partition.
 
     Records keep value, headers and time; those of different partitions are merged by time, so that
     a sensor's records come in the order in which they were written, as far as times tell. How far
@@ -125,7 +128,15 @@ def rekey(
             records = _merged(settings, partitions, at)
             while batch := list(islice(records, _BATCH)):
                 keyed = [
-                    _keyed(record, target, n_target, sensor_of, done, keep_key=keep_keys)
+                    _keyed(
+                        record,
+                        target,
+                        n_target,
+                        sensor_of,
+                        done,
+                        group_of=group_of,
+                        keep_key=keep_keys,
+                    )
                     for record in batch
                 ]
                 at |= {Partition(*r.position[:2]): r.position.offset + 1 for r in batch}
@@ -184,7 +195,7 @@ def _merged(
 
 def _keyed(
     record: Record, target: str, n: int, sensor_of: Callable[[Record], str | None], done: Rekeyed,
-    *, keep_key: bool,
+    *, group_of: Callable[[str], str | None], keep_key: bool,
 ) -> Record | None:  # fmt: skip
     sensor = None if isinstance(record, UnreadRecord) else sensor_of(record)
     key = record.key if sensor is None else sensor.encode()
@@ -193,6 +204,8 @@ def _keyed(
         return None
     done.copied += 1
     done.nameless += sensor is None
-    to = record.position.partition % n if key is None else key_partition(key, n)
+    group = None if sensor is None else group_of(sensor)
+    by = key if group is None else group.encode()
+    to = record.position.partition % n if by is None else key_partition(by, n)
     key = record.key if keep_key else key
     return record._replace(position=Position(target, to, 0), key=key)

@@ -19,6 +19,7 @@ from rejex_stream.config.assembly import file_places, kafka_decoder, kafka_setti
 from rejex_stream.decode.mapping import printable
 from rejex_stream.encode import decode_dead_letter
 from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
+from rejex_stream.features.spec import group_of
 from rejex_stream.types import Reading, Record
 
 _PARTITIONS = 8
@@ -107,7 +108,8 @@ def rekey(
 ) -> None:
     """Copy a topic without keys to the config's input topic, keyed by sensor, each record once.
 
-    Stopped or killed, it goes on where it was; nothing is lost or doubled.
+    Siblings (input.siblings) lie in one partition of it. Stopped or killed, it goes on where it
+    was; nothing is lost or doubled.
     """
     loaded, settings = _kafka_config(config)
     mapping = loaded.input.mapping()
@@ -135,8 +137,8 @@ def rekey(
     stop = threading.Event()
     with stopping(stop), counting(None, "records") as progress:
         done = copy(
-            settings, source, target, sensor_of, follow=follow, keep_keys=by_parts, stop=stop,
-            on_progress=progress,
+            settings, source, target, sensor_of, group_of(loaded.input.siblings_said()),
+            follow=follow, keep_keys=by_parts, stop=stop, on_progress=progress,
         )  # fmt: skip
     if output is As.JSON:
         print_json(dataclasses.asdict(done))

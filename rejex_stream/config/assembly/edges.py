@@ -412,9 +412,9 @@ def require_one_partition(config: Config, partitions: Mapping[str, int]) -> None
     if config.input.siblings and count > 1 and config.input.partitioning == "check":
         raise ConfigError(
             f"input.siblings, and the input has {count} partitions: siblings in several are never "
-            "compared. Name a new topic in input.topics, run `rejex-stream topics create CONFIG "
-            "--with-input --partitions 1` and `rejex-stream topics rekey CONFIG --from "
-            f'{next(iter(partitions))}`; or, if they are in one, input.partitioning = "trust".'
+            "compared. Name a new topic in input.topics and run `rejex-stream topics rekey CONFIG "
+            f"--from {next(iter(partitions))}`, which lays siblings in one; where they are in one, "
+            'say so by input.partitioning = "trust".'
         )
     if setting is not None and count > 1 and config.input.partitioning == "check":
         sizes = ", ".join(f"{topic} {n}" for topic, n in partitions.items())

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from rejex_stream.detectors.rowwise import affine, row_sum
+from rejex_stream.detectors.rowwise import affine, one_by_one, row_sum
 from rejex_stream.types import ColumnGroups, FloatArray
 
 _LINEAR = 30.0
@@ -61,6 +61,13 @@ class SoftScale:
             Z = np.sign(Z) * (np.minimum(size, _LINEAR) + np.minimum(beyond, _LINEAR))
         return Z
 
+    def apply_row(self, x: FloatArray) -> FloatArray:
+        """Scale one row, bit for bit as :meth:`apply` does, in fewer calls."""
+        z: FloatArray = x - self.centre
+        z /= self.spread
+        # Else no column is beyond it, however that is added.
+        return z if z.dot(z) < _LINEAR * _LINEAR else self.apply(x)
+
 
 @dataclass(frozen=True, slots=True)
 class Distance:
@@ -85,6 +92,12 @@ class Distance:
         white *= white
         return row_sum(white)
 
+    def score_row(self, x: FloatArray) -> float:
+        """Score one finite row of shape (d,) as :meth:`score` does, bit for bit."""
+        white = self.turned_row(x, self.root)
+        white *= white
+        return float(white.cumsum()[-1])
+
     def turned(self, X: FloatArray, root: FloatArray) -> FloatArray:
         """Return scaled and centred rows times a matrix of shape (d, k)."""
         if len(X) == 1 < root.shape[1]:
@@ -95,10 +108,7 @@ class Distance:
 
     def turned_row(self, x: FloatArray, root: FloatArray) -> FloatArray:
         """Return the same of one row as :meth:`turned` does, bit for bit."""
-        z = x - self.scale.centre
-        z /= self.scale.spread
-        if not z.dot(z) < _LINEAR * _LINEAR:  # else no column is beyond it, however that is added
-            z = self.scale.apply(x)
+        z = self.scale.apply_row(x)
         z -= self.mean
         # Along the slow axis numpy adds one row after the other, as `affine` does.
         turned: FloatArray = np.add.reduce(z[:, None] * root)
@@ -398,10 +408,7 @@ class MaxDistance:
 
 def _with_logarithms(X: FloatArray, logs: npt.NDArray[np.intp], floors: FloatArray) -> FloatArray:
     X = X.copy()
-    # One value at a time: a vectorised logarithm has other bits in the rest of a batch.
-    spreads = np.maximum(X[..., logs], 0.0) + floors
-    found = np.fromiter(map(math.log, spreads.ravel().tolist()), np.float64, spreads.size)
-    X[..., logs] = found.reshape(spreads.shape)
+    X[..., logs] = one_by_one(math.log, np.maximum(X[..., logs], 0.0) + floors)
     return X
 
 
@@ -514,30 +521,40 @@ def _shrunk(
 
 
 def fit_max_distance(
-    X: FloatArray, spreads: npt.NDArray[np.bool_], steps: Steps | None = None
+    X: FloatArray,
+    spreads: npt.NDArray[np.bool_],
+    steps: Steps | None = None,
+    like: MaxDistance | None = None,
 ) -> Distance | MaxDistance:
     """Fit all that are of use on finite rows X of shape (n, d).
 
     `spreads` says which columns are standard deviations; one that is mostly 0 is quiet by nature.
+    What is quiet, and the scales, may be those of another that is `like` it: most of the time goes
+    into these.
     """
     fitted, quiet, surprise = _Fitted.on(X), None, None
     (plain, Z), logs = fitted, np.flatnonzero(spreads)
     floors = _QUIET * np.median(X[:, logs], axis=0)
     logs, floors = logs[floors > 0], floors[floors > 0]
+    if like is not None:
+        known = like.low_variance
+        logs, floors = (logs[:0], floors[:0]) if known is None else (known.logs, known.floors)
     if not len(logs) and steps is None:
         return plain
-    Y = X.copy()
+    Y, of_quiet, of_errors = X.copy(), None, None
     Y[:, logs] = np.log(np.maximum(X[:, logs], 0.0) + floors)
-    first, second, errors = _unseen(X, Y, logs, steps)
-    if len(logs):
+    if like is None:
+        first, second, errors = _unseen(X, Y, logs, steps)
+        of_quiet = Knots.of(first, second) if len(logs) else None
+        of_errors = Knots.of(first, errors, _RARE) if steps is not None else None
+    else:
+        of_quiet = None if known is None else known.knots
+        of_errors = None if like.prediction_error is None else like.prediction_error.knots
+    if of_quiet is not None:
         usual = np.quantile(Y[:, logs], 1 - _TAIL, axis=0)
-        quiet = LowVarianceDistance(
-            fitted.with_others(Y, logs), logs, floors, usual, Knots.of(first, second)
-        )
+        quiet = LowVarianceDistance(fitted.with_others(Y, logs), logs, floors, usual, of_quiet)
     if steps is not None:
-        surprise = replace(
-            fit_prediction_error(plain, Z, steps), knots=Knots.of(first, errors, _RARE)
-        )
+        surprise = replace(fit_prediction_error(plain, Z, steps), knots=of_errors)
     return MaxDistance(plain, quiet, surprise)
 
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
+from rejex_stream.detectors.rowwise import one_by_one
 from rejex_stream.detectors.sensor.recipes import GUARD_QUANTILE, Mahalanobis, Subsequence
 from rejex_stream.detectors.sensor.season import ByHour, SeasonalResidual
 from rejex_stream.detectors.sensor.siblings import SiblingResidual
@@ -58,11 +59,13 @@ class LogTail:
 
     def __call__(self, scores: FloatArray) -> FloatArray:
         """Return the log tails of scores of shape (m,); O(log n) a score."""
+        return one_by_one(self.of_one, scores)
+
+    def of_one(self, score: float) -> float:
         n = len(self.ordered)
-        at_or_above = n - np.searchsorted(self.ordered, np.minimum(scores, self.start), side="left")
-        beyond = np.maximum(scores - self.start, 0.0) * self.slope
-        tails: FloatArray = beyond - np.log10((at_or_above + 1) / (n + 1))
-        return tails
+        at_or_above = n - int(self.ordered.searchsorted(min(score, self.start)))
+        beyond = max(score - self.start, 0.0) * self.slope
+        return beyond - math.log10((at_or_above + 1) / (n + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,11 @@ class Members:
             tail(scorer.score(X)) for scorer, tail in zip(self.scorers, self.tails, strict=True)
         ]
         return _joint(tails, self.sure)
+
+    def score_row(self, row: Sequence[float]) -> float:
+        own = [cast("TableScorer", scorer).by_row()(row) for scorer in self.scorers]
+        tails = [tail.of_one(score) for score, tail in zip(own, self.tails, strict=True)]
+        return _joint_of_one(tails, self.sure)
 
     def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
         """Return what the first member that knows expects of each group, given the others.
@@ -109,19 +117,24 @@ class Members:
 
 
 def _joint(tails: Sequence[FloatArray], sure: int) -> FloatArray:
+    shape = tails[0].shape
+    rows = zip(*(tail.ravel().tolist() for tail in tails), strict=True)
+    return np.array([_joint_of_one(row, sure) for row in rows], np.float64).reshape(shape)
+
+
+def _joint_of_one(tails: Sequence[float], sure: int) -> float:
     """Return the mean of ``log1p`` of the tails; or, if more, of the largest that suffices.
 
     The largest of k is as rare as k times its probability, whatever the others say (Bonferroni).
     """
-    total, largest = np.zeros_like(tails[0]), np.zeros_like(tails[0])
-    for i, tail in enumerate(tails):
-        total += np.log1p(tail)
-        if i >= len(tails) - sure:
-            largest = np.maximum(largest, tail)
-    mean: FloatArray = total / len(tails)
+    total = 0.0
+    for tail in tails:
+        total += math.log1p(tail)
+    mean = total / len(tails)
     if not sure:
         return mean
-    return np.maximum(mean, np.log1p(np.maximum(largest - math.log10(len(tails)), 0.0)))
+    largest = max(0.0, *tails[len(tails) - sure :])
+    return max(mean, math.log1p(max(largest - math.log10(len(tails)), 0.0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +154,7 @@ class WithStates:
         return self._larger(self.others.score(X), self.states.score(X))
 
     def _larger(self, others: FloatArray, states: FloatArray) -> FloatArray:
-        found: FloatArray = np.log1p(np.maximum(self.tail(others), self.tail_of_states(states)))
-        return found
+        return one_by_one(math.log1p, np.maximum(self.tail(others), self.tail_of_states(states)))
 
     def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
         return self.others.given_others(X, groups)
@@ -190,13 +202,16 @@ class Ensemble:
         scorers, tails, unseen = list[Scorer](), list[LogTail](), list[FloatArray]()
         members = _of_use(self.members, X)
         for member in members:
-            scores = _unseen(member, X, seed)
+            scorers.append(member.fit(X, seed=seed))
+            scores = None
+            if type(member) is Mahalanobis and isinstance(members[-1], SiblingResidual):
+                scores = member.halves(X, cast("TableScorer", scorers[-1]))
+            scores = _unseen(member, X, seed) if scores is None else scores
             known = scores[np.isfinite(scores)]
             if not len(known):
                 raise DetectorError(f"{member.name} of {self.name} gave no finite score.")
             tails.append(LogTail.of(known))
             unseen.append(tails[-1](scores))
-            scorers.append(member.fit(X, seed=seed))
         inner = _joined(members, scorers, tails, unseen)
         apart = [set(getattr(scorer, "resting", ())) for scorer in scorers]
         resting = tuple(sorted(set.intersection(*apart)))  # no member scores them

@@ -14,6 +14,7 @@ from rejex_stream.detectors.pyod import contained
 from rejex_stream.detectors.rowwise import affine
 from rejex_stream.detectors.sensor.distance import (
     Distance,
+    MaxDistance,
     SoftScale,
     Steps,
     fit_distance,
@@ -390,6 +391,25 @@ class Mahalanobis(SensorRecipe):
             lambda rows: fit_max_distance(rows, spreads, steps), X[:, which], regions
         )
         return Columns(which, fitted)
+
+    def halves(self, X: FloatArray, fitted: TableScorer) -> FloatArray | None:
+        """Return what each half of rows X scores by the other, on the scales of a model of all.
+
+        ``None`` where such a model has none, or knows sides.
+        """
+        columns, layout = fitted.inner, self.layout
+        if layout is None or not isinstance(columns, Columns):
+            return None
+        like, which = columns.inner, columns.which
+        if not isinstance(like, MaxDistance):
+            return None
+        own, spreads, steps = X[:, which], np.isin(which, layout.spreads), layout.steps(which)
+        half = len(X) // 2
+        parts = [
+            fit_max_distance(rows, spreads, steps, like).score(others)
+            for rows, others in ((own[half:], own[:half]), (own[:half], own[half:]))
+        ]
+        return np.concatenate(parts)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,15 @@ class Residual:
     def score(self, X: FloatArray) -> FloatArray:
         return self.forecast.inner.score(self.left(X))
 
+    def score_row(self, x: FloatArray) -> float:
+        scale, weights = self.forecast.scale, self.forecast.weights
+        t = weights.shape[1]
+        k = t // 2
+        z = scale.apply_row(x[k:])
+        left = z[:t] + np.add.reduce(z[t:, None] * weights)
+        left[x[k : k + t] == x[k + t : k + 2 * t]] = 0.0
+        return self.forecast.inner.score_row(left)
+
     def left(self, X: FloatArray) -> FloatArray:
         """Return what is left, shape (m, 2 k); 0 where nobody was there."""
         t = self.forecast.weights.shape[1]

@@ -348,6 +348,13 @@ def test_sensors_that_come_by_turns_and_marks_that_are_given_are_no_doubt(place)
     assert doubted(place) == {}
 
 
+def test_a_machine_s_number_beside_quantities_that_are_joined_is_no_doubt(place):
+    change(place, '["flow"]', '{ flow = "x", level = "x" }\ntag = "tag"\nstep_s = 1\nsensor = "id"')
+    of = [(NOW + i, id, tag) for i in range(25) for id in (1, 2) for tag in ("flow", "level")]
+    written(place, "t,id,tag,x", *(f"{t},{id},{tag},{calm(t + id)}" for t, id, tag in of))
+    assert doubted(place) == {}
+
+
 def test_records_of_several_types_are_a_doubt_with_the_program(place):
     change(place, '"feed.csv"', '"feed.jsonl"\nsensor = "id"')
     rows = [

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
+from rejex_stream.cli.show import outcome_rows
 from rejex_stream.types import (
     Invalid,
     Label,
@@ -81,3 +82,8 @@ def test_every_count_is_the_sum_of_what_each_verdict_is(verdicts):
     assert counts.n_held == sum(one.held or one.planned for one in verdicts)
     assert counts.n_ranked == len(ranked)
     assert counts.n_ambiguous == sum(one.reason is Reason.AMBIGUOUS for one in ranked)
+
+
+def test_what_becomes_part_of_a_later_row_is_not_called_lost():
+    (*_, row) = outcome_rows(OutcomeCounts(n_ignored=2))
+    assert row == ("ignored", "2 records: no reading, or part of a later row")

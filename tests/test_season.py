@@ -312,6 +312,7 @@ def test_a_table_with_missing_cells_is_judged_by_what_is_there(tmp_path, every, 
 @pytest.mark.parametrize(("shape", "days", "gaps", "detector"), [
     ("row", 15, 0, "SeasonalSensor"), ("row", 15, 4, "StateSensor"), ("row", 12, 0, "StateSensor"),
     ("tag", 15, 0, "SeasonalSensor"), ("alone", 15, 0, "SeasonalSensor"),
+    ("whole", 12, 0, "StateSensor"),
 ])  # fmt: skip
 def test_records_of_json_are_judged_by_the_hour_and_by_states_as_a_table_is(
     tmp_path, shape, days, gaps, detector
@@ -322,8 +323,9 @@ def test_records_of_json_are_judged_by_the_hour_and_by_states_as_a_table_is(
         on = i // 36 % 4 == 0  # a pump, six hours of twenty-four
         level = None if gaps and i % gaps == 0 else round(3 + (i * 7919 % 101) / 100 + 50 * on, 2)
         values = {"flow": round(value * (1 + on), 2), "level": level}
-        if shape == "row":
-            lines.append({"time": at, **values})
+        if shape in {"row", "whole"}:
+            numbers = {k: round(10 * v) for k, v in values.items()} if shape == "whole" else values
+            lines.append({"time": at, **numbers})
         elif shape == "tag":
             lines += [{"time": at, "tag": k, "value": v} for k, v in values.items() if v]
         else:

@@ -124,7 +124,7 @@ def outcome_rows(
         ("  withheld", counts.n_withheld, " without credit of the budget"),
         ("for review", counts.n_reviews, ""),
         ("dead letters", counts.n_invalid, ""),
-        ("ignored", counts.n_ignored, " records without a reading of their own"),
+        ("ignored", counts.n_ignored, " records: no reading, or part of a later row"),
         ("incidents", counts.n_incidents, " opened"),
         ("held, planned", counts.n_held, " events, which have no rank"),
     )

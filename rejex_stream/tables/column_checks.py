@@ -289,7 +289,8 @@ def _key(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
     cells = sample.cells[name]
     if not sample.series or list(map(str, sample.series)) != list(cells):
         return
-    if not is_key(cells, sample.moments_ms, strong=True) and len(set(cells)) > 1:
+    once = dict.fromkeys(zip(cells, sample.moments_ms, strict=True))  # parts of a row share both
+    if not is_key(*zip(*once, strict=True), strong=True) and len(set(cells)) > 1:
         yield f"{printable(name)} is taken for the sensor and moves as a measurement does", ""
 
 

@@ -417,7 +417,7 @@ def _levels(
     own = [row for row, whose in zip(rows, of_sensor, strict=True) if whose == of_sensor[0]]
     measured = [[row.get(p) for p in channels.values() if p not in aside] for row in own]
     return np.array(
-        [[v if isinstance(v, int | float) else math.nan for v in vs] for vs in measured]
+        [[v if isinstance(v, int | float) else math.nan for v in vs] for vs in measured], float
     )
 
 

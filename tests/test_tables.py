@@ -651,7 +651,8 @@ def flagged(path, columns, *, blank=False):
         cells = {
             "time": when(i).isoformat(), "temp": temp, "flow": flow,
             "temp_q": bad_temp if wrong else good_temp, "flow_q": bad_flow if off else good_flow,
-            "Quality": bad_temp if wrong else good_temp, "temp_status": "FAULT" if wrong else "OK",
+            "Quality": bad_temp if wrong else good_temp,
+            **dict.fromkeys(("temp_status", "status"), "FAULT" if wrong else "OK"),
         }  # fmt: skip
         rows.append(",".join(str(cells[name]) for name in columns))
     path.write_text("\n".join([*rows, ""]))
@@ -685,9 +686,11 @@ def test_a_value_that_is_said_to_be_bad_is_missing_and_the_saved_config_agrees(
 
 
 @pytest.mark.thorough
-def test_a_status_is_no_quality_and_what_is_asked_for_is_a_channel(tmp_path):
-    status = open_table(flagged(tmp_path / "a.csv", ["time", "temp", "temp_status", "flow"]))
+def test_the_status_of_a_machine_is_no_quality_and_what_is_asked_for_is_a_channel(tmp_path):
+    status = open_table(flagged(tmp_path / "a.csv", ["time", "temp", "status", "flow"]))
     assert status.guess.quality is None
+    beside = open_table(flagged(tmp_path / "c.csv", ["time", "temp", "temp_status", "flow"]))
+    assert beside.guess.quality.field == {"temp": "temp_status"}
     path = flagged(tmp_path / "b.csv", ["time", "temp", "flow", "flow_q"])
     assert open_table(path).guess.channels == ("temp", "flow")
     asked = open_table(path, Asked(flags=["flow_q"]))

@@ -61,7 +61,7 @@ def rows_of(spec: EngineSpec, run: Run) -> FloatArray:
         for name in TURBINES if siblings.any else (ILL,):
             values = (*run.values[name][i].tolist(), air)
             reading = Reading(name, name, i * STEP_S * 1000, values, Position("farm", 0, i))
-            said = siblings.beside(reading) if siblings.any else []
+            said = siblings.beside([reading])[0].tolist() if siblings.any else []
             beside = said if name == ILL else beside
         values = (*run.values[ILL][i].tolist(), air)
         if (row := sensor.extract(i * STEP_S * 1000, values)) is not None:

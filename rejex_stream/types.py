@@ -339,8 +339,8 @@ class LimitExcess(msgspec.Struct, frozen=True):
 
     @property
     def is_set_by_people(self) -> bool:
-        """Whether people set it: none that is missing or never seen, and none of noise."""
-        return not (self.missing_events or self.unseen or self.quiet_events)
+        """Whether people set it: none that is missing, never seen or in another unit, nor noise."""
+        return not (self.missing_events or self.unseen or self.quiet_events or self.units)
 
 
 def beyond(excess: LimitExcess, unit: str = "") -> str:
@@ -517,7 +517,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed_limit(self) -> bool:
-        """Whether a value was beyond a limit that people set: none missing or unseen was."""
+        """Whether a value was beyond a limit that people set."""
         return any(excess.is_set_by_people for excess in self.limits)
 
 

@@ -26,7 +26,7 @@ from rejex_stream.incidents.limits import Noise
 from rejex_stream.incidents.state_machine import UPDATE_MS
 from rejex_stream.monitor import MonitorBank, MonitorConfig
 from rejex_stream.operate.alerts import make_alert
-from rejex_stream.operate.incident_text import DisplayNames
+from rejex_stream.operate.incident_text import DisplayNames, choices
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.report.page import in_words
 from rejex_stream.review.certificate import Evidence, read_log
@@ -516,7 +516,11 @@ def test_a_unit_that_changes_is_an_incident_of_its_own_from_the_first_event_on()
     (told,) = changes[0].limits
     assert (told.units, told.called) == (("°C", "°F"), "unit changed")
     assert decode_incidents(encode_incident(changes[0])).limits == (told,)
+    assert not told.is_set_by_people
+    assert not changes[0].passed_limit
+    assert choices(changes[0])[-1].does.endswith("or the config has that.")
     alert = make_alert(changes[0], DisplayNames("p")).annotations
+    assert alert["severity"] == "0 of 100 (scores are ordinary)"
     for text in (alert["summary"], alert["description"], in_words(verdicts[1000])):
         assert "x: unit was °C, is °F, and no such value is judged: convert it" in text
 

@@ -53,6 +53,9 @@ _SIDES = {
 _LIMIT_STAYS = (
     " The limit stays: a value beyond it goes on raising incidents, until the config has another."
 )
+_UNIT_STAYS = (
+    " A value in another unit stays missing, until it is converted or the config has that."
+)
 
 
 class DisplayNames(NamedTuple):
@@ -159,6 +162,9 @@ def urgency(incident: Incident) -> str:
 
 
 def graded_severity(incident: Incident) -> str:
+    """Return the severity on the one scale; where no score was unusual, that this is so."""
+    if incident.limits and not incident.peak_severity:
+        return "0 of 100 (scores are ordinary)"
     return "{} of 100 ({})".format(*grade(incident.peak_severity, incident.n_anomalies))
 
 
@@ -193,7 +199,8 @@ def choices(incident: Incident) -> list[Choice]:
         "new_normal",
         "New normal",
         f"What {since} is the reference from then on: readings like these raise no alarm again."
-        + _LIMIT_STAYS * incident.passed_limit,
+        + _LIMIT_STAYS * incident.passed_limit
+        + _UNIT_STAYS * any(one.units for one in incident.limits),
     )
     if incident.known is True:
         return [new_normal]

@@ -518,7 +518,7 @@ def test_a_unit_that_changes_is_an_incident_of_its_own_from_the_first_event_on()
     assert decode_incidents(encode_incident(changes[0])).limits == (told,)
     assert not told.is_set_by_people
     assert not changes[0].passed_limit
-    assert choices(changes[0])[-1].does.endswith("or the config has that.")
+    assert choices(changes[0])[-1].does.endswith("or the config names it.")
     alert = make_alert(changes[0], DisplayNames("p")).annotations
     assert alert["severity"] == "0 of 100 (scores are ordinary)"
     for text in (alert["summary"], alert["description"], in_words(verdicts[1000])):

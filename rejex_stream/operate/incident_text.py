@@ -54,7 +54,7 @@ _LIMIT_STAYS = (
     " The limit stays: a value beyond it goes on raising incidents, until the config has another."
 )
 _UNIT_STAYS = (
-    " A value in another unit stays missing, until it is converted or the config has that."
+    " A value in another unit stays missing, until it is converted or the config names it."
 )
 
 

@@ -37,7 +37,7 @@ def incident(
         opened_seq=opened,
         changed_seq=seq,
         peak_severity=severity,
-        peak_ms=seq * 1000,
+        peak_ms=seq * 1000 if severity else 0,  # as where no score was unusual
         channels=(ChannelEvidence("vib", 2.5, 0.1, Label.NORMAL),),
         n_events=seq - opened + 6,
         **more,  # type: ignore[arg-type]

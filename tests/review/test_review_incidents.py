@@ -333,6 +333,7 @@ def test_an_incident_by_a_limit_says_which_limit_and_stands_first(wall_store, he
             assert "&lt;t&gt; -4 is below its limit of -2.5" in text
         assert now.index(WHICH) < now.index("feed-0-30")
         assert all_of_them.index(WHICH) < all_of_them.index("feed-0-30")
+        assert "scores are ordinary</span></dd>" in page, "a severity that is none has no date"
         assert page.count("The limit stays: ") == 1, "whatever is learnt"
         assert "The limit stays" not in console.ask("/incidents/feed-0-30").text
         tell(

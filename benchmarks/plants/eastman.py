@@ -124,7 +124,7 @@ def main() -> None:
             rows,
         )],
     )  # fmt: skip
-    peer = "PCA, T² and SPE"
+    peer = frame.DRAWN
     lanes = [
         frame.Lane(
             one.name,

@@ -257,6 +257,7 @@ class Pca:
 
 
 PEERS = {"PCA, T² and SPE": squares, "regression residual": residual, "max abs z": largest_z}
+DRAWN = next(iter(PEERS))  # in the pictures, beside ours
 
 
 def scored(

@@ -158,7 +158,7 @@ def main() -> None:
              ["judged by", "events", "cases", "questions", "beside another's", "apart"], queues),
         ],
     )  # fmt: skip
-    (faults, _), peer = plants[0], "PCA, T² and SPE"
+    (faults, _), peer = plants[0], frame.DRAWN
     lanes = [
         Lane(
             name,

@@ -94,7 +94,7 @@ def main() -> None:
     epanet.fetch(folder)
     ours = "rejex-stream"
     tallies = {name: Tally(name) for name in (ours, *PEERS)}
-    lanes, peer, by_leak = list[Lane](), "PCA, T² and SPE", list[list[Any]]()
+    lanes, peer, by_leak = list[Lane](), frame.DRAWN, list[list[Any]]()
     for name, running in leaks(folder, args.settings).items():
         rows, faults = simulated(folder, name, running, args.days), [one.fault for one in running]
         months = frame.sensor_months({"": rows})

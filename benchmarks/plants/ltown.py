@@ -195,7 +195,7 @@ def main() -> None:
              ["seed", "judged by", "leak", "kind", "days", "channel"], by_leak),
         ],
     )  # fmt: skip
-    peer = "PCA, T² and SPE"
+    peer = frame.DRAWN
     lanes = [Lane(name, faults, first[name], first[peer]) for name in OURS]
     frame.picture(
         frame.DOCS / "pictures/plants-ltown.svg", "L-TOWN, first seed", lanes, BEGIN, stop, peer

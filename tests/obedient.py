@@ -144,9 +144,6 @@ class Obedient:
     def forget(self, stream_key, sensor=None):
         self.known.pop(stream_key, None)
 
-    def budget_time_ms(self, key):
-        return None  # it has no budget
-
     def open_incidents(self):
         return []
 

@@ -631,13 +631,14 @@ def at(sensor: str, *times_ms: int) -> list[Reading]:
 ])  # fmt: skip
 def test_times_are_watched_for_the_whole_run(times: list[int], kind: str, words: str) -> None:
     now = [0.0]
-    watch = ClockWatch(lambda: now[0])
+    watch = ClockWatch(lambda: now[0], per_day=True)
     usual = [AT + 1000 * i for i in range(3)]
     assert [*watch.see([*at("a", *usual), *at("b", *usual), *at("c", *usual)])] == []
     (odd,) = watch.see(at("a", *times))
     assert (odd.kind, odd.n) == (kind, 1)
     assert "a: times of 1 event(s)" in odd.said
     assert words in odd.said
+    assert ("a review budget per_day earns nothing" in odd.said) == (kind == "behind")
     (again,) = watch.see(at("a", times[1]))
     assert (again.n, again.said) == (1, "")
     now[0] = 3601.0
@@ -657,10 +658,12 @@ def test_a_run_says_when_times_go_back_and_counts_it(
     ))  # fmt: skip
     config = tmp_path / "t.toml"
     assert main(["init", str(tmp_path / "t.csv"), "--to", str(config), "--detector", "HBOS"]) == 0
+    config.write_text(config.read_text().replace("rate = 0.05 }", "rate = 0.05, per_day = 20 }"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         assert main(["run", str(config)]) == 0
-    assert "behind the newest; input.reorder_s" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "behind the newest and a review budget per_day earns nothing before they pass it" in said
 
 
 # ------------------------------------------------------------------------------- kinds of tables

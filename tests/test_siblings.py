@@ -328,19 +328,24 @@ def test_a_restart_before_any_sibling_came_changes_not_when_it_is_looked_at_who_
     assert again.siblings.until_look == engine.siblings.until_look < 256
 
 
-@pytest.mark.parametrize(("together", "others"), [(True, 7), (False, 7), (True, 2)])
-def test_a_table_whose_sensors_move_together_is_told_so(tmp_path, together, others):
+@pytest.mark.parametrize(
+    ("together", "others", "apart"),
+    [(True, 7, 0), (True, 7, 1), (True, 7, 20), (False, 7, 0), (True, 2, 0)],
+)
+def test_a_table_whose_sensors_move_together_is_told_so(tmp_path, together, others, apart):
     lines = [
-        f"{i * STEP},{name},{row[0]},{row[1]}\n"
+        f"{i * STEP},{name},{row[0]},{row[1] + apart * j}\n"
         for i, step in enumerate(farm(300, together=together))
-        for name, row in zip(NAMES[: 1 + others], step, strict=False)
+        for j, (name, row) in enumerate(zip(NAMES[: 1 + others], step, strict=False))
     ]
     (tmp_path / "farm.csv").write_text("time,sensor,gearbox,power\n" + "".join(lines))
     said = [one for one in open_table(tmp_path / "farm.csv").said if one.startswith("siblings: ")]
     assert len(said) == (together and others > 2)
     if said:
         assert "'gearbox', 'power'" in said[0]
-        assert 'input.siblings = "*"' in said[0]
+        # Where one of them lies far from the next, the median is one sensor's reading.
+        assert ('input.siblings = "*"' in said[0]) == (apart < 20)
+        assert ("'power' is usually 42.52 at one and 182.4 at another" in said[0]) == (apart == 20)
 
 
 # ------------------------------------------------------------------------------- what is refused

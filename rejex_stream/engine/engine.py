@@ -309,14 +309,6 @@ class Engine:
             changes, self.changes = self.changes, []
         return changes
 
-    def budget_time_ms(self, key: str) -> int | None:
-        """Return the time up to which the budget of a stream in memory has earned, by event time.
-
-        ``None`` where it earns by events. O(1).
-        """
-        state = self._live.get(key)
-        return None if state is None else state.budget_time_ms
-
     def open_incidents(self) -> list[Incident]:
         """Return the incidents that are open, as they were told last."""
         silent = () if self.silences is None else self.silences.open.values()

@@ -902,11 +902,6 @@ class StreamState:
     def credit(self, left: list[Any]) -> None:
         self._judge.restore({"credit": left, "constant": False})
 
-    @property
-    def budget_time_ms(self) -> int | None:
-        """The time up to which its budget has earned, where that goes by event time."""
-        return self._judge.budget_time_ms
-
     def take_incidents(self) -> list[Incident]:
         """Return what has changed since the last call, in the order of the events."""
         changes, self.tracker.changes = self.tracker.changes, []

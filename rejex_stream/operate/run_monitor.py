@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from rejex_stream.engine import Engine
@@ -25,7 +25,7 @@ from rejex_stream.operate.alerts import (
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.operate.open_situations import OpenSituations, Together
 from rejex_stream.operate.run_metrics import RunMetrics
-from rejex_stream.readable import ChannelReading, span, utc
+from rejex_stream.readable import ChannelReading, span
 from rejex_stream.run.partition import PartitionMonitor
 from rejex_stream.run.run_events import (
     Committed,
@@ -40,24 +40,11 @@ from rejex_stream.run.run_events import (
     RunObserver,
 )
 from rejex_stream.trusted_clock import DAY_MS, FIRST_MS
-from rejex_stream.types import (
-    Incident,
-    IncidentState,
-    Partition,
-    Reading,
-    Verdict,
-    in_mode,
-    of_mode,
-)
+from rejex_stream.types import Incident, IncidentState, Partition, Reading, of_mode
 
 _log = logging.getLogger(__name__)
 _LAG_EVERY_S, _LOOK_EVERY_S = 10.0, 10.0
 _ENOUGH = 3  # sensors alive, and of each two others are
-_STOPPED = (
-    "stream %r: its review budget per_day has earned nothing for a day of readings, as their times "
-    "are behind %s, which was reached before; what it would reject is withheld until they pass it. "
-    "Was its clock set back?"
-)
 _LATE_MS, _AGAIN_S, _MOST_SENSORS = 60_000, 3_600.0, 200_000  # of times that go back
 
 
@@ -93,38 +80,6 @@ class Arrivals:
             if n_alive >= _ENOUGH:
                 return []
         return sorted(found)
-
-
-class StoppedBudgets:
-    """Streams whose budget by event time earns nothing, as their clock was set back."""
-
-    def __init__(self) -> None:
-        # By stream: the time that was reached, and since which one what is withheld is behind it.
-        self._behind: dict[str, tuple[int, float]] = {}
-
-    def update(
-        self, verdicts: Iterable[Verdict], reached: Callable[[str], int | None]
-    ) -> Iterator[tuple[str, int]]:
-        """Yield streams that have earned nothing for a day of readings, once, and the time reached.
-
-        O(verdicts) by what `reached` says of a stream after them.
-        """
-        for verdict in verdicts:
-            if not verdict.withheld:
-                continue
-            key, time_ms = in_mode(verdict.stream_key, verdict.mode), verdict.event_time_ms
-            now_ms = reached(key)
-            if now_ms is None:
-                continue
-            before_ms, since_ms = self._behind.get(key, (now_ms, math.inf))
-            if now_ms > before_ms or time_ms >= before_ms:
-                self._behind[key] = now_ms, math.inf
-                continue
-            since_ms = min(since_ms, time_ms)
-            if DAY_MS <= time_ms - since_ms < math.inf:
-                yield key, now_ms
-                since_ms = -math.inf
-            self._behind[key] = now_ms, since_ms
 
 
 class Check(NamedTuple):
@@ -224,8 +179,11 @@ class ClockWatch:
     What waits in a reorder buffer is in order by then, so what is late here is late for good.
     """
 
-    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now_s: Callable[[], float] = time.monotonic, *, per_day: bool) -> None:
         self._now_s, self._newest, self._said = now_s, dict[str, int](), dict[str, float]()
+        # A budget of reviews by event time has earned up to the newest.
+        self._lost = " and a review budget per_day earns nothing before they pass it"
+        self._lost = self._lost if per_day else ""
 
     def _is_ahead(self, at_ms: int) -> bool:
         """Whether most other sensors are more than a day behind."""
@@ -265,8 +223,8 @@ class ClockWatch:
             "unit": "are before 1990, while those before were not: their unit has changed, or a "
             "clock was reset",
             "ahead": f"are {span(at_ms - before)} ahead of all before",
-            "behind": f"are {span(before - at_ms)} behind the newest; input.reorder_s lets events "
-            "wait for earlier ones",
+            "behind": f"are {span(before - at_ms)} behind the newest{self._lost}; input.reorder_s "
+            "lets events wait for earlier ones",
         }[kind]
         return f"{sensor}: times of {n:,} event(s) {how}"
 
@@ -282,6 +240,7 @@ class RunMonitor:
         *,
         on_alarm: Callable[[Partition, Alarm], None],
         on_incident: Callable[[Incident], None],
+        per_day: bool = False,
     ) -> None:
         self.metrics, self.health = metrics, Health()
         self._settings, self._names = monitors, names
@@ -298,10 +257,9 @@ class RunMonitor:
         self._scoring_duration = metrics.scoring_duration
         self._lag_at = -math.inf
         self._arrivals: dict[Partition, Arrivals] = {}
-        self._budgets: dict[Partition, StoppedBudgets] = {}
         self._overdue: dict[Partition, list[str]] = {}
         self._looked_at = -math.inf
-        self._clocks = ClockWatch()
+        self._clocks = ClockWatch(per_day=per_day)
 
     @property
     def observers(self) -> list[RunObserver]:
@@ -311,24 +269,14 @@ class RunMonitor:
     def register_engine(self, partition: Partition, engine: Engine) -> Engine:
         self._engines[partition] = engine
         self._arrivals.pop(partition, None)
-        self._budgets[partition] = StoppedBudgets()
         return engine
 
-    def judged(
-        self,
-        partition: Partition,
-        readings: Sequence[Reading],
-        verdicts: Sequence[Verdict],
-        seconds: float,
-    ) -> None:
+    def judged(self, partition: Partition, readings: Sequence[Reading], seconds: float) -> None:
         """Take a judged batch into account, as :data:`~rejex_stream.run.partition.OnJudged`.
 
         The first readings are passed on for as long as somebody wants more.
         """
         self._scoring_duration.observe(seconds / len(readings))
-        budget_time = self._engines[partition].budget_time_ms
-        for stream, reached_ms in self._budgets[partition].update(verdicts, budget_time):
-            _log.warning(_STOPPED, stream, f"{utc(reached_ms):%Y-%m-%d %H:%MZ}")
         if partition in self._arrivals:
             self._arrivals[partition].update(readings, time.monotonic())
         for doubt in self._clocks.see(readings):
@@ -419,7 +367,6 @@ class RunMonitor:
             self._monitors.pop(event.partition, None)
             self._engines.pop(event.partition, None)
             self._arrivals.pop(event.partition, None)
-            self._budgets.pop(event.partition, None)
             incidents = self._situations.incidents
             gone = [one for one in incidents if one.position[:2] == event.partition]
             before = {one.situation.id: self._situation_alert(one) for one in self._situations}

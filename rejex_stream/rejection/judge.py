@@ -140,11 +140,6 @@ class Judge:
         self.is_governed = self._bucket is not None
         self.shares = self._bucket is not None and self._bucket.is_shared
 
-    @property
-    def budget_time_ms(self) -> int | None:
-        """The time up to which a budget by event time has earned; ``None`` without one."""
-        return None if self._bucket is None else self._bucket.latest_ms
-
     def state(self) -> dict[str, Any]:
         """Return what changes with judging, for a snapshot; :meth:`restore` takes it back."""
         credit = None if self._bucket is None else self._bucket.state()

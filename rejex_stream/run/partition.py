@@ -65,7 +65,7 @@ MAX_PIECE_BYTES = 4_000_000
 """A piece is closed once its parts are about so large."""
 
 Encode: TypeAlias = Callable[[], Mapping[str, bytes | None]]
-OnJudged: TypeAlias = Callable[[Partition, Sequence[Reading], Sequence[Verdict], float], None]
+OnJudged: TypeAlias = Callable[[Partition, Sequence[Reading], float], None]
 """Sees what was judged at once, and how many seconds that took."""
 
 
@@ -598,7 +598,7 @@ class PartitionState:
             begun = perf_counter()
             verdicts = self._engine.process(readings)
             if self._on_judged is not None:
-                self._on_judged(self.partition, readings, verdicts, perf_counter() - begun)
+                self._on_judged(self.partition, readings, perf_counter() - begun)
         if clocks:
             verdicts = [
                 replace(v, status=clocks[v.position])

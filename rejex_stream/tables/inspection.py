@@ -6,7 +6,7 @@ import codecs
 import io
 import itertools
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -34,6 +34,7 @@ from rejex_stream.engine.siblings import Siblings
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.plan.suggest import Suggestion, suggest
+from rejex_stream.readable import number
 from rejex_stream.tables.angles import in_degrees
 from rejex_stream.tables.column_checks import at_rest, resting_among
 from rejex_stream.tables.dialect import Marks, find_marks, groups_of_thousands
@@ -423,6 +424,7 @@ class _Scan:
         self._compared = FeatureSpec(names, siblings="*") if names else None
         self._siblings = Siblings(self._compared, modes=False) if self._compared else None
         self._beside: list[list[float]] = []  # rows of the first sensor, with what others read
+        self._read = defaultdict[str, list[tuple[float, ...]]](list)  # by sensor, as long
         self._unreadable: Invalid | None = None
         self._n_events = 0
 
@@ -498,16 +500,33 @@ class _Scan:
         if self._siblings and self._order.n_sensors > 3 and self._n_events <= _BESIDE:
             values = tuple(reading.values[i] for i in self._measured)
             row = [*values, *self._siblings.beside([reading._replace(values=values)])[0].tolist()]
+            self._read[reading.sensor].append(values)
             if reading.sensor == self._first and np.isfinite(row).all():
                 self._beside.append(row)
 
-    def _together(self) -> list[str]:
-        """Return the channels of the first sensor that follow what others read at the same time."""
+    def _together(self) -> str | None:
+        """Say which channels of the first sensor follow what others read at the same time."""
         spec, rows = self._compared, self._beside
         if spec is None or self._table.guess.apart or len(rows) < _FEWEST_BESIDE:
-            return []
+            return None
         found = SiblingResidual().for_features(spec).of_rows(np.array(rows))
-        return [] if found is None else [printable(spec.channels[i]) for i in found.targets]
+        if found is None:
+            return None
+        names = ", ".join(printable(spec.channels[i]) for i in found.targets)
+        said = f"siblings: what others read explains {names} of a sensor; "
+        # The median of unequal ones is one of them, whose fault would become theirs.
+        quarters = [np.nanquantile(read, (0.25, 0.5, 0.75), axis=0) for read in self._read.values()]
+        low, middle, high = np.stack(quarters, axis=1)
+        between = np.ptp(np.nanquantile(middle, (0.25, 0.75), axis=0), axis=0)
+        moves = np.nanmedian(high - low, axis=0)
+        if unequal := [i for i in found.targets if between[i] > moves[i]]:
+            i = unequal[0]
+            return (
+                f"{said}but {printable(spec.channels[i])} is usually "
+                f"{number(np.nanmin(middle[:, i]))} at one and {number(np.nanmax(middle[:, i]))} "
+                "at another: siblings need one level, and input.siblings can name groups that have"
+            )
+        return f'{said}input.siblings = "*" judges each beside the others'
 
     def _said(self, n_rows: int) -> Iterator[str]:
         guess, odd = self._table.guess, self._odd
@@ -515,10 +534,7 @@ class _Scan:
         if not guess.apart and (resting := resting_among(names, self._levels)):
             yield at_rest(resting, f" in the first {len(self._levels):,} rows of a sensor")
         if together := self._together():
-            yield (
-                f"siblings: what others read explains {', '.join(together)} of a sensor; "
-                'input.siblings = "*" judges each beside the others'
-            )
+            yield together
         if self._without_zone is not None and self._table.time_zone is None:
             yield (
                 f"time zone: none in {printable(self._without_zone)}, read as UTC; --time-zone "

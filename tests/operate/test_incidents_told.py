@@ -169,7 +169,7 @@ def test_sensors_that_send_nothing_are_counted_and_alerted_by_incidents_and_by_t
     engine.silences = SimpleNamespace(limits=lambda: [("WT-9", 60_000)])
     look(watch)
     assert metric(watch, "rejex_silent_sensors{")[0].endswith(" 1.0")
-    watch.judged(FARM, [reading(3.4)], engine.process([reading(3.4)]), 0.001)
+    watch.judged(FARM, [reading(3.4)], 0.001)
     for _ in range(2):
         now["s"] += 61
         look(watch)
@@ -177,7 +177,7 @@ def test_sensors_that_send_nothing_are_counted_and_alerted_by_incidents_and_by_t
     assert {alert.labels["alertname"] for alert in active} == {"RejexIncident", "RejexSilent"}
     assert caplog.text.count("WT-9 sends nothing") == 1
     assert metric(watch, "rejex_incident_waiting_seconds{") == [], "nobody can answer it"
-    watch.judged(FARM, [reading(3.4)], engine.process([reading(3.4)]), 0.001)
+    watch.judged(FARM, [reading(3.4)], 0.001)
     now["s"] += 11
     look(watch)
     assert metric(watch, "rejex_silent_sensors{")[0].endswith(" 1.0")

@@ -48,8 +48,7 @@ from rejex_stream.types import Invalid, Outcome, Partition, Position, Reading, R
 from tests.operate.alerting import Receiver, tool, until
 from tests.program import ended
 from tests.strangers import stranger
-from tests.streams import Distance, readings
-from tests.streams import spec as made_spec
+from tests.streams import Distance
 from tests.waiting import PATIENCE_S
 
 PART = Partition("flow", 0)
@@ -231,34 +230,6 @@ def test_the_work_of_an_engine_is_timed_and_its_first_readings_are_passed_on():
     assert found['rejex_scoring_duration_seconds_count{pipeline="p"}'] == "3.0"
     assert 0 < float(found['rejex_scoring_duration_seconds_sum{pipeline="p"}']) < 3
     assert shown == [1, 1], "until somebody has seen enough"
-
-
-@pytest.mark.parametrize("native", [False, True])
-def test_a_budget_by_the_day_that_earns_nothing_for_a_day_is_said_once(native, caplog):
-    """A clock that is set back by a week: 94 rejections became 0, in silence."""
-    recipe = made_spec(rate=0.1, burst=3, per_day=2)
-    metrics = RunMetrics("p", recipe)
-    monitors = MonitorConfig(window=100, contamination=0.1, tolerance=4.0)
-    nobody = {"on_alarm": lambda *_: None, "on_incident": lambda _: None}
-    watch = RunMonitor(metrics, monitors, DisplayNames("p"), **nobody)
-    engine = watch.register_engine(PART, Engine(recipe, InlineExecutor()))
-    if not native:
-        engine._core = None
-    feed = readings(3000, keys=("a",), missing=0.0)
-    hour, said = 3_600_000, []
-    for at in range(0, 3000, 50):
-        back = 0 if at < 1500 else 7 * 24 * hour
-        batch = [
-            one._replace(event_time_ms=hour * (at + i) // 4 - back)
-            for i, one in enumerate(feed[at : at + 50])
-        ]
-        watch.judged(PART, batch, engine.process(batch), 0.01)
-        found = [line for line in caplog.messages if line.startswith("stream ")]
-        said.append(len(found))
-    assert said[1500 // 50 - 1] == 0, caplog.messages
-    assert said[-1] == 1, caplog.messages
-    assert "stream 'a': its review budget per_day has earned nothing" in found[0]
-    assert said.index(1) <= (1500 + 4 * 24 + 4 * 72) // 50
 
 
 @pytest.mark.prometheus

@@ -178,6 +178,7 @@ def open_run_monitor(
         names,
         on_alarm=on_alarm,
         on_incident=on_incident or partial(log_incident, names=names),
+        per_day=spec.policy.per_day is not None,
     )
     with ExitStack() as exits:
         if not quiet:

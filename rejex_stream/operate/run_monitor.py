@@ -359,6 +359,8 @@ class RunMonitor:
         if isinstance(event, IncidentsDurable):
             for incident in event.incidents:
                 self._incident_changed(incident, again=event.again)
+            for incident in self._situations.incidents if event.again else ():
+                self._situations.is_news(incident)  # told before: no process tells it as news
         if isinstance(event, PartitionOpened) and event.next_offset >= event.live_from:
             self._register_open(event.partition)
         if isinstance(event, PartitionLive):

@@ -234,8 +234,7 @@ class Ownership:
             for change in owned.state.journal.outbox
             if change.position.offset < owned.live_from  # else its commit did not come to be
         ]
-        if undelivered:
-            self.emit(run_events.IncidentsDurable(owned.state.partition, undelivered, again=True))
+        self.emit(run_events.IncidentsDurable(owned.state.partition, undelivered, again=True))
 
     def waiting(self) -> list[OwnedPartition]:
         return [owned for owned in self.owned.values() if owned.state.ahead]

@@ -103,7 +103,7 @@ class JobMonitoring:
                 left = self._journal.pending(partition, offset)
                 if left:
                     self._kept[partition] = left
-                    self._event(IncidentsDurable(partition, left, again=True))
+                self._event(IncidentsDurable(partition, left, again=True))
 
     def _event(self, event: PartitionOpened | IncidentsDurable | NothingScorable) -> None:
         for observer in self._run_monitor.observers:

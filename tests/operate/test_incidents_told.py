@@ -397,6 +397,12 @@ def test_what_is_left_is_what_nobody_took_and_is_told_again_with_its_id():
     after.event(PartitionOpened(FARM, 5, 9, 9))
     durable(after, change, again=True)
     after.outbox.flush(PATIENCE_S)
+    last = watching(webhook=hook)  # and one to which nothing was left to tell
+    last.register_engine(FARM, _Engine(change))
+    last.event(PartitionOpened(FARM, 5, 9, 9))
+    durable(last, again=True)
+    durable(last, msgspec.structs.replace(change, version=2, held=not change.held))
+    assert last.outbox.pending(FARM) == [], "that it is held is no news after a restart either"
     hook.close()
     assert len({json.loads(body)["id"] for _, body in receiver.got}) == 1
     assert hook.delivered == 2

@@ -366,7 +366,7 @@ def test_a_kill_at_any_moment_and_people_are_told_of_what_is_durable(
     assert len(killed) > 1
     told = told_to(receiver)
     assert written(driver) == named(worker.changes)
-    # A process that begins anew may say once more that an incident is held: nothing else is new.
+    # Killed in the middle of a commit it may say once more that an incident is held.
     once = dict.fromkeys(told)
     assert [one for one in once if one in steps] == steps
     held = {(one.id, one.version) for one in worker.changes if one.held}

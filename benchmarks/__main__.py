@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 
-from benchmarks import engine, latency, memory, verdict
+from benchmarks import engine, memory, peers
 
 if __name__ == "__main__":
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for benchmark in (verdict, engine, latency, memory):
+        for benchmark in (engine, peers, memory):
             benchmark.main()

@@ -6,8 +6,10 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Hashable, Mapping
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,6 +51,13 @@ def machine() -> dict[str, Any]:
     }
 
 
+def printed() -> str:
+    """Return the day, and the commit that is checked out."""
+    asked = ("git", "log", "-1", "--format=%h")
+    done = subprocess.run(asked, cwd=RESULTS.parent, capture_output=True, text=True, check=True)
+    return f"{datetime.now(UTC):%Y-%m-%d} by {done.stdout.strip()}"
+
+
 def cpu_seconds(run: Callable[[], object]) -> float:
     """Return the processor time of one call: what the code costs on a shared machine."""
     start = time.process_time()
@@ -86,6 +95,7 @@ def write(
     about["versions"] = versions or about["versions"]
     data = {
         "title": title,
+        "printed": printed(),
         "machine": about,
         "tables": [
             {"caption": caption, "columns": columns, "rows": rows}
@@ -97,7 +107,7 @@ def write(
     named = ", ".join(f"{package} {number}" for package, number in about["versions"].items())
     lines += [
         f"{about['cpu']}, {about['cores']} cores, load {about['load_1min']}, "
-        f"Python {about['python']}, {named}. {note}"
+        f"Python {about['python']}, {named}. Printed {data['printed']}. {note}"
     ]
     for caption, columns, rows in tables:
         lines += ["", caption, "", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]

@@ -16,8 +16,8 @@ import threading
 import time
 from types import FrameType
 
+from benchmarks.engine import EVENTS, Fleet, bare
 from benchmarks.harness import write
-from benchmarks.scaling import EVENTS, Fleet, bare
 from benchmarks.worker import cores, use
 from benchmarks.worker import row as worker
 

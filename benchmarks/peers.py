@@ -11,22 +11,47 @@ ours.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
+import io
 import statistics
 import time
 from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.engine import CHANNELS, SPEC, N, feed
 from benchmarks.harness import write
 from benchmarks.streams import rivals
 from benchmarks.worker import cores, use
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.engine.refit import RefitSchedule
+from rejex_stream.features import FeatureSpec
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import FloatArray, Reading
+from rejex_stream.types import FloatArray, Position, Reading
 
+N, CHANNELS, EVERY = 2000, 8, 4000
+NAMES = tuple(f"c{i}" for i in range(CHANNELS))
+SPEC = {
+    "features": FeatureSpec(NAMES),
+    "policy": RejectionPolicy(0.05, rate=0.05),
+    "window": N,
+    "schedule": RefitSchedule(
+        first_fit_events=N, refit_every_events=EVERY, buffer_events=N, calibration="holdout"
+    ),
+}
 FOREST = {"num_trees": 50, "seed": 0}
+
+
+def feed(events: int) -> list[Reading]:
+    """Return events of channels that three hidden ones drive."""
+    rng = np.random.default_rng(0)
+    latent = rng.normal(size=(events, 3)) @ rng.normal(size=(3, CHANNELS))
+    values = (latent + rng.normal(0, 0.3, size=latent.shape)).tolist()
+    return [
+        Reading("s", "s", 1000 * i, tuple(row), Position("t", 0, i)) for i, row in enumerate(values)
+    ]
 
 
 def timed(X: FloatArray, step: Callable[[list[float]], object]) -> float:
@@ -87,10 +112,10 @@ def trees_river(X: FloatArray) -> float:
     """Time River's half-space trees behind a quantile."""
     from river import anomaly
 
-    model, names = anomaly.QuantileFilter(anomaly.HalfSpaceTrees(seed=0), q=0.95), SPEC["features"]
+    model = anomaly.QuantileFilter(anomaly.HalfSpaceTrees(seed=0), q=0.95)
 
     def step(row: list[float]) -> None:
-        x = dict(zip(names.names, row, strict=True))
+        x = dict(zip(NAMES, row, strict=True))
         model.classify(model.score_one(x))
         model.learn_one(x)
 
@@ -103,6 +128,16 @@ def loda_pysad(X: FloatArray) -> float:
 
     model = LODA()
     return timed(X, lambda row: model.fit_score_partial(np.array(row)))
+
+
+def window_pysad(X: FloatArray, detector: str) -> float:
+    """Time a detector of PyOD in PySAD's window, with our window and refits."""
+    from pysad.models.integrations import ReferenceWindowModel
+
+    pyod = getattr(importlib.import_module(f"pyod.models.{detector.lower()}"), detector)
+    with contextlib.redirect_stdout(io.StringIO()):
+        model = ReferenceWindowModel(pyod, N, EVERY, initial_window_X=X[:N])
+        return timed(X, lambda row: model.fit_score_partial(np.array(row)))
 
 
 def java(X: FloatArray, *, thresholded: bool) -> float:
@@ -126,7 +161,7 @@ def main() -> None:
         f"rejex-stream {name}, {core}, batch {batch}": (
             lambda name=name, batch=batch, core=core: ours(name, readings, batch, core)
         )
-        for name in ("GMM", "HBOS", "Sensor")
+        for name in ("GMM", "HBOS", "KNN", "Sensor")
         for batch in (1, 500)
         for core in cores()
     }
@@ -138,6 +173,10 @@ def main() -> None:
         "rcf3 OnlineIForest (Rust)": lambda: isolation_rcf3(X),
         "River QuantileFilter(HalfSpaceTrees)": lambda: trees_river(X),
         "PySAD LODA": lambda: loda_pysad(X),
+    }
+    ways |= {
+        f"PySAD ReferenceWindowModel({name})": lambda name=name: window_pysad(X, name)
+        for name in ("HBOS", "GMM", "KNN")
     }
     taken: dict[str, list[float]] = {name: [] for name in ways}
     absent: dict[str, str] = {}

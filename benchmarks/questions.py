@@ -1,7 +1,6 @@
 """What people are asked, and what their answers save: by worth, by age, at random.
 
 python -m benchmarks.questions [--sensors 1000] [--days 30] [--capacity 240] [--faults 200]
-python -m benchmarks.questions --data FOLDER
 
 A fleet of simulated sensors goes through the engine and the review store as in production: an hour
 between readings, two channels that remember (AR, 0.6 to 0.95) and share a day, and faults of ten
@@ -13,8 +12,6 @@ events whose label, forced, would have been wrong;
 which half of all answers is the best is known in hindsight alone, and bounds any order of them. A
 fault is *asked or alerted* if a case that overlaps it is answered or an incident of its sensor
 opens within it (or two days after).
-
-On labelled streams (``--data``) each stream has its own queue, of which a third is answered.
 """
 
 from __future__ import annotations
@@ -27,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rejex_stream.review.console.fleet import flagged
 
 from benchmarks.harness import write
 from benchmarks.kinds import ar
@@ -38,6 +34,7 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.review.incidents.incident_store import AnswerRequest, give_answer, stored_incident
+from rejex_stream.review.incidents.readings import flagged
 from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.labelling import LabelRequest, Target
@@ -211,7 +208,7 @@ def people(judged: Sequence[Judged], days: int, capacity: int, how: str, folder:
         today: list[int] = []
         with store.database.read() as connection:
             outcome.listed |= {
-                (one.sensor["sensor"], 24 * (day + 1) + WARM - 1) for one in flagged(connection)
+                (one.sensor, 24 * (day + 1) + WARM - 1) for one in flagged(connection)
             }
             view = QueueFilter(sort={"worth": "", "age": "oldest", "random": "oldest"}[how])
             rows = list(view.ids(connection, PEOPLE, now[0], limit=100_000))
@@ -307,54 +304,6 @@ def simulated(args: argparse.Namespace) -> None:
     )  # fmt: skip
 
 
-def labelled(args: argparse.Namespace) -> None:
-    """Print what a third of the answers saves on labelled streams."""
-    from benchmarks.streams.sources import find, load
-
-    rows = []
-    for number, source in enumerate(find(args.data)):
-        stream = load(source)
-        judged = judge(stream.name, stream.X, stream.y, stream.times_ms, number)
-        with tempfile.TemporaryDirectory() as folder:
-            found = [
-                sum(third(judged, how, Path(folder))) for how in ("worth", "age", "random", "all")
-            ]
-        rows.append([stream.name, len(judged.items), *found])
-    write(
-        "questions-streams",
-        "What a third of the answers saves",
-        [
-            (
-                "Events whose label, forced, would have been wrong; labelled streams.",
-                ["stream", "rejected", "by worth", "by age", "at random", "all answers"],
-                rows,
-            )
-        ],
-        note="Counts of events.",
-    )
-
-
-def third(judged: Judged, how: str, folder: Path) -> list[int]:
-    """Return what each answer of a third of the cases saves, in an order."""
-    store = ReviewStore(folder / f"{how}.db", Review(settle_s=0), clock_ms=lambda: EPOCH_MS * 2)
-    store.add([item for _, item, _ in judged.items])
-    wrong = {
-        str(item.verdict.position): (model_leaning(item.verdict) == "anomaly") != anomaly
-        for _, item, anomaly in judged.items
-    }
-    saved = []
-    with store.database.read() as connection:
-        view = QueueFilter("all", sort="worth" if how == "worth" else "oldest")
-        cases = [row[0] for row in view.ids(connection, PEOPLE, EPOCH_MS * 2, limit=100_000)]
-        if how == "random":
-            cases = [cases[i] for i in np.random.default_rng(0).permutation(len(cases))]
-        for episode in cases[: len(cases) if how == "all" else -(-len(cases) // 3)]:
-            items = connection.execute("SELECT item FROM event WHERE episode_id = ?", (episode,))
-            saved.append(sum(wrong[str(decode_review(row[0]).verdict.position)] for row in items))
-    store.close()
-    return saved
-
-
 def main() -> None:
     """Parse the command line, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -363,9 +312,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--capacity", type=int, default=240)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--data", type=Path)
-    args = parser.parse_args()
-    (labelled if args.data else simulated)(args)
+    simulated(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ python -m benchmarks.worker [--sensors 1000] [--polls 20]
 
 JSON bytes come in and the messages of a topic go out, keys and headers included; between them is
 everything that a service does: decoding, judging, evidence, review items, monitors, metrics and
-commits. Beside it, within the same run, bare work on a SortedList (as in `benchmarks.scaling`): the
+commits. Beside it, within the same run, bare work on a SortedList (as in `benchmarks.engine`): the
 ratio travels, the microseconds say how busy the machine was. Each row once with Python alone and,
 where it is built, once with the native core. A second table says which share of it fits take where
 sensors are at any place between two of them.
@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from rejex_connectors.kafka.messages import OutcomeMessages
 
+from benchmarks.engine import EVENTS, bare
 from benchmarks.harness import write
-from benchmarks.scaling import EVENTS, bare
 from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.config.assembly.running import (
     engine_spec,

@@ -2,6 +2,7 @@
 
 import ast
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -134,6 +135,20 @@ def written(folder, **files):
     for path in [root, *(p for p in root.rglob("*") if p.is_dir())]:
         (path / "__init__.py").touch()
     return code.graph(code.modules(root))
+
+
+def test_benchmarks_and_tools_import_names_that_exist():
+    ours, root = code.modules(PACKAGE) | code.modules(CONNECTORS), Path(__file__).parents[1]
+    lacking = [
+        f"{path.relative_to(root)}: {name}"
+        for folder in ("benchmarks", "tools", "examples")
+        for path in (root / folder).rglob("*.py")
+        for name in code.imported(path.read_text())
+        for module, _, last in [name.rpartition(".")]
+        if name.split(".")[0] in {PACKAGE.name, CONNECTORS.name} and name not in ours
+        and not (module in ours and hasattr(import_module(module), last))
+    ]  # fmt: skip
+    assert not lacking
 
 
 def test_the_graph_sees_late_and_relative_imports_and_those_for_type_checkers(tmp_path):

@@ -65,6 +65,16 @@ _REACHED: Mapping[str, str] = {
     ),
     "rejex_stream.engine.model:Guard": "_capacity _flags _longest _most",
     "rejex_stream.engine.model:RowBuffer": "_blocks _left_out _make_room _open extend n_open",
+    "rejex_stream.engine.sensor_registry": "_LOOKS",
+    "rejex_stream.engine.sensor_registry:Limits": "forget_after_ms",
+    "rejex_stream.engine.sensor_registry:SensorRegistry": (
+        "_clock _doubted _last_seen _n_usual limits sees_all silences"
+    ),
+    "rejex_stream.engine.silences": "_Heard _MAX_STEPS",
+    "rejex_stream.engine.silences:Silences": "_heard _now_ms _queue _steps open",
+    "rejex_stream.engine.silences:_Heard": (
+        "at_ms day_ms event_time_ms longest_ms stream_key"
+    ),
     "rejex_stream.engine.packed_rows": "BLOCK _DIGITS Block",
     "rejex_stream.engine.refit:Fitted": "scorer",
     "rejex_stream.engine.refit:ModelFit": "epoch fitted n_unscored requested_at shadow_scores",
@@ -136,7 +146,10 @@ _REACHED: Mapping[str, str] = {
     ),
     "rejex_stream.run.review_items:EncodedPoints": "lines",
     "rejex_stream.run.review_items:_Sensor": "n_since of recent",
-    "rejex_stream.trusted_clock:TrustedClock": "advance now_ms",
+    "rejex_stream.trusted_clock": "DAY_MS FIRST_MS _IN_A_ROW _RECENT",
+    "rejex_stream.trusted_clock:TrustedClock": (
+        "_ahead _behind _moved_by _n _only _other_at _row advance now_ms"
+    ),
     "rejex_stream.types": (
         "ChannelEvidence Evidence FollowUp Label MODE_MARK Outcome Reading Reason ReviewItem "
         "Status Verdict in_mode"

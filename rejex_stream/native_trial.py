@@ -26,6 +26,7 @@ from rejex_stream.detectors.table import TableScorer
 from rejex_stream.encode.records import verdict_encoder
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
+from rejex_stream.engine.sensor_registry import Limits, SensorRegistry
 from rejex_stream.features import FeatureSpec
 from rejex_stream.features.preset import PresetName
 from rejex_stream.incidents import Alarms
@@ -34,6 +35,7 @@ from rejex_stream.native_core import Core, reason_against
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.trusted_clock import DAY_MS, FIRST_MS
 
 _ANEW = "build it again (`make native`)"
 _EVENTS = 300
@@ -101,7 +103,7 @@ def wrong(built: Any) -> str:  # noqa: ANN401 - the native core, a module
                 return f"differs from Python in what it judges ({case}): {_ANEW}"
         plain = judged(CASES[0], None, None)
         verdicts = [verdict for verdict in plain if isinstance(verdict, types.Verdict)]
-        for name, does in (("writes", _written), ("reads", _read)):
+        for name, does in (("writes", _written), ("reads", _read), ("hears", _heard)):
             if does(verdicts, lambda _: None) != does(verdicts, lambda n: getattr(built, n, None)):
                 return f"differs from Python in what it {name}: {_ANEW}"
     except Exception as error:
@@ -253,6 +255,26 @@ def _written(verdicts: Sequence[types.Verdict], native: Callable[[str], Any]) ->
         counts.add(outcomes)
         results.append(counts)
         results += map(verdict_encoder(settings.form, native), some)
+    return results
+
+
+def _heard(_: Sequence[types.Verdict], native: Callable[[str], Any]) -> list[Any]:
+    """Return what is known of sensors after steps, gaps, and a clock that is wrong for a while."""
+    registry, results = SensorRegistry(Limits(forget_after_ms=40 * DAY_MS), native), list[Any]()
+    for start in range(0, 900, 30):
+        items = [
+            types.Reading(
+                name := f"s{i * i % 7}", name,
+                FIRST_MS + (7 * i**2 % 9 + i) * DAY_MS // 8 + 90 * DAY_MS * (i == 250),
+                (), types.Position("t", 0, i),
+            )
+            for i in range(start, start + 30) if i % 7 or not 400 < i < 700  # forgotten
+        ]  # fmt: skip
+        while (found := registry.admit(items)).end < len(items):
+            results.append(found)
+            registry.forget(found.gone)
+            items = items[found.end :]
+        results += [found, registry.head(), *map(registry.view, ("s0", "s1", "s2", "s4"))]
     return results
 
 

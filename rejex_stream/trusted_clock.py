@@ -88,8 +88,8 @@ class TrustedClock:
             ahead[sensor] = time_ms, self._n
         if len(ahead) < 2:
             return
-        times = sorted(t for t, n in ahead.values() if self._n - n < _RECENT)
-        if self.now_ms is not None:
+        times = sorted([t for t, n in ahead.values() if self._n - n < _RECENT])
+        if self.now_ms is not None and times[-1] > self.now_ms + DAY_MS:
             times = _credible(times, self.now_ms + DAY_MS)
         if len(times) > 1:
             self._believe(times[-2])

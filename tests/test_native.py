@@ -14,6 +14,7 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
 from rejex_stream.engine import model as model_module
 from rejex_stream.engine.explanation import Explainer
+from rejex_stream.engine.sensor_registry import Limits, SensorRegistry
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.features.preset import PRESETS
@@ -616,6 +617,48 @@ def test_monitors_leave_to_python_what_is_odd(native):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(8))
+def test_who_is_heard_of_is_known_to_both_cores_alike(native, seed):
+    """Sensors that are late, silent, new, ahead; and records that are no reading."""
+    import rejex_native
+
+    rng, told = random.Random(seed), []
+    day, names = 86_400_000, "abcdefghijklmn"[: rng.choice((1, 2, 5, 14))]
+    step = rng.choice((1, 60_000, day // 40, day // 3))
+    for i in range(3000):
+        name = rng.choice(names[: 1 + i // 150])
+        odd = rng.random() < 0.01 and rng.choice((90 * day, -2 * day, 3 * 3_600_000, -(10**13)))
+        late = int(rng.expovariate(1 / step)) if rng.random() < 0.3 else 0
+        time_ms = 1_700_000_000_000 + step * i + 9 * day * (i > 2000) - late + odd
+        key = name if rng.random() < 0.99 else name + "2"
+        reading = Reading(key, name, time_ms, (1.0,), Position("t", 0, i))
+        told.append(reading if rng.random() < 0.99 else None)
+    after = rng.choice((None, 30 * day, day))
+    limits = Limits(forget_after_ms=after, max_keys=rng.choice((None, 9)))
+    calls = []
+
+    def counted(registry, items, at):
+        calls.append(rejex_native.admit(registry, items, at) - at)
+        return calls[-1] + at
+
+    ours = SensorRegistry(limits, lambda _: None)
+    theirs = SensorRegistry(limits, lambda _: counted)
+    while told:
+        n = rng.choice((1, 7, 60, 200))
+        found = ours.admit(told[:n])
+        assert theirs.admit(told[:n]) == found
+        for registry in (ours, theirs):
+            registry.forget(found.gone)
+        assert ours.head() == theirs.head()
+        assert all(ours.view(name) == theirs.view(name) for name in names)
+        told = told[found.end :]
+        if rng.random() < 0.1:
+            views = {name: ours.view(name) for name in names}
+            for registry in (ours, theirs):
+                registry.restore(msgspec.to_builtins(ours.head()), msgspec.to_builtins(views))
+    assert sum(calls) > (2900 if step <= 60_000 else 40)  # what is left is odd
+
+
 def test_a_core_that_differs_fails_its_trial(native, monkeypatch):
     import rejex_native
 

@@ -182,6 +182,7 @@ class Feed:
         self._producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,  # else a request that is sent again comes late
                 "linger.ms": 5,
                 "queue.buffering.max.messages": 2_000_000,
                 "log_level": 3,

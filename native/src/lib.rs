@@ -6,6 +6,7 @@
 
 use pyo3::prelude::*;
 
+mod admit;
 mod alarm;
 mod cells;
 mod counts;
@@ -42,6 +43,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<messages::Lines>()?;
     module.add_class::<messages::Messages>()?;
     module.add_class::<points::Points>()?;
+    module.add_function(wrap_pyfunction!(admit::admit, module)?)?;
     module.add_function(wrap_pyfunction!(fast_path::fast_path_of, module)?)?;
     module.add_function(wrap_pyfunction!(counts::plain, module)?)?;
     module.add_function(wrap_pyfunction!(messages::written, module)?)?;

@@ -401,7 +401,40 @@ attributes! {
     }
     "rejex_stream.trusted_clock:TrustedClock" {
         CLOCK_ADVANCE = "advance",
+        CLOCK_AHEAD = "_ahead",
+        CLOCK_BEHIND = "_behind",
+        CLOCK_MOVED_BY = "_moved_by",
+        CLOCK_N = "_n",
         CLOCK_NOW_MS = "now_ms",
+        CLOCK_ONLY = "_only",
+        CLOCK_OTHER_AT = "_other_at",
+        CLOCK_ROW = "_row",
+    }
+    "rejex_stream.engine.sensor_registry:Limits" {
+        REGISTRY_FORGET_AFTER_MS = "forget_after_ms",
+    }
+    "rejex_stream.engine.sensor_registry:SensorRegistry" {
+        REGISTRY_CLOCK = "_clock",
+        REGISTRY_DOUBTED = "_doubted",
+        REGISTRY_LAST_SEEN = "_last_seen",
+        REGISTRY_LIMITS = "limits",
+        REGISTRY_N_USUAL = "_n_usual",
+        REGISTRY_SEES_ALL = "sees_all",
+        REGISTRY_SILENCES = "silences",
+    }
+    "rejex_stream.engine.silences:Silences" {
+        SILENCES_HEARD = "_heard",
+        SILENCES_NOW_MS = "_now_ms",
+        SILENCES_OPEN = "open",
+        SILENCES_QUEUE = "_queue",
+        SILENCES_STEPS = "_steps",
+    }
+    "rejex_stream.engine.silences:_Heard" {
+        HEARD_AT_MS = "at_ms",
+        HEARD_DAY_MS = "day_ms",
+        HEARD_EVENT_TIME_MS = "event_time_ms",
+        HEARD_LONGEST_MS = "longest_ms",
+        HEARD_STREAM_KEY = "stream_key",
     }
     "rejex_stream.types:FollowUp" {
         FOLLOW_UP_CHANNELS = "channels",
@@ -524,6 +557,19 @@ globals! {
     "rejex_stream.engine.model" {
         MODEL_MOSTLY_SUSPECT = "_MOSTLY_SUSPECT",
         MODEL_SEGMENT_RESULT = "SegmentResult",
+    }
+    "rejex_stream.engine.sensor_registry" {
+        REGISTRY_LOOKS = "_LOOKS",
+    }
+    "rejex_stream.engine.silences" {
+        SILENCES_MAX_STEPS = "_MAX_STEPS",
+        SILENCES_OF_SENSOR = "_Heard",
+    }
+    "rejex_stream.trusted_clock" {
+        CLOCK_DAY_MS = "DAY_MS",
+        CLOCK_FIRST_MS = "FIRST_MS",
+        CLOCK_IN_A_ROW = "_IN_A_ROW",
+        CLOCK_RECENT = "_RECENT",
     }
     "rejex_stream.engine.packed_rows" {
         PACKED_ROWS_BLOCK_ROWS = "BLOCK",

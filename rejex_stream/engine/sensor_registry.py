@@ -13,13 +13,14 @@ Where a sensor stops sending is an incident (:mod:`rejex_stream.engine.silences`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from rejex_stream.engine.silences import Silences
 from rejex_stream.errors import CheckpointError
+from rejex_stream.native_core import native
 from rejex_stream.trusted_clock import DAY_MS, FIRST_MS, TrustedClock
 from rejex_stream.types import Incident, Reading, Status, of_mode
 
@@ -74,8 +75,8 @@ class SensorRegistry:
     O(1) an event, O(sensors) a look; about 1,400 bytes a sensor.
     """
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: Limits | None = None, native: Callable[[str], Any] = native) -> None:
+        self.limits, self._native = limits or Limits(), native("admit")
         self._clock = TrustedClock()
         self._n_usual, self._doubted = 0, dict[str, int]()
         self._last_seen: dict[str, dict[str, int]] = {}  # by sensor and stream: when, at least
@@ -95,8 +96,11 @@ class SensorRegistry:
         over_limit: list[int] = []
         clocks: dict[int, Status] = {}
         silences: dict[int, Sequence[Incident]] = {}
-        for i in range(start, len(items)):
-            item = items[i]
+        at, end = start, len(items)
+        while at < end:
+            if self._native is not None and (at := self._native(self, items, at)) == end:
+                break
+            i, item, at = at, items[at], at + 1
             if type(item) is not Reading:
                 continue
             key, sensor, time_ms, _, _ = item

@@ -14,6 +14,7 @@ from rejex_native._core import (
     Lines,
     Messages,
     Points,
+    admit,
     beside,
     fast_path_of,
     note,
@@ -23,8 +24,8 @@ from rejex_native._core import (
 )
 
 __all__ = [
-    "REACHED", "Cells", "FastPath", "Flat", "Lines", "Messages", "Points", "beside", "fast_path_of",
-    "lines", "note", "plain", "poll", "written",
+    "REACHED", "Cells", "FastPath", "Flat", "Lines", "Messages", "Points", "admit", "beside",
+    "fast_path_of", "lines", "note", "plain", "poll", "written",
 ]  # fmt: skip
 
 lines = lru_cache(Lines)

@@ -207,10 +207,7 @@ class SnapshotStore(Protocol):
         """
 
     def load(self, partition: Partition, at_most: int) -> tuple[int, Mapping[str, bytes]] | None:
-        """Return offset and parts of the newest snapshot at or before `at_most`, if there is one.
-
-        A snapshot of an earlier version of rejex-stream has one part, without a name.
-        """
+        """Return offset and parts of the newest snapshot at or before `at_most`, if any."""
 
     def save_journal(self, partition: Partition, decisions: bytes) -> None:
         """Keep what was decided, with the next commit of `partition` or before it."""

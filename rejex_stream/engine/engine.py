@@ -68,16 +68,8 @@ from rejex_stream.types import (
 )
 
 __all__ = [
-    "Decision",
-    "Engine",
-    "EngineSpec",
-    "Origin",
-    "ReentrancyGuard",
-    "Restored",
-    "checked",
-    "core",
-    "origin",
-    "run_in_order",
+    "Decision", "Engine", "EngineSpec", "Origin", "ReentrancyGuard", "Restored", "checked", "core",
+    "origin", "run_in_order",
 ]  # fmt: skip
 
 _Snapshot: TypeAlias = tuple[

@@ -10,15 +10,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from rejex_stream.engine.model import (
-    Count,
-    HeldState,
-    RowBuffer,
-    Rows,
-    Segment,
-    SegmentResult,
-    held_state,
-)
+from rejex_stream.engine.model import Count, HeldState, RowBuffer, Rows, Segment, SegmentResult
 from rejex_stream.engine.packed_rows import RowShape
 from rejex_stream.engine.refit import derive_seed
 from rejex_stream.engine.snapshot import pack_array, unpack_array
@@ -36,9 +28,9 @@ class _IncrementalState(msgspec.Struct, forbid_unknown_fields=True):
     rows_seen: Count
     model: bytes
     known: list[Any]
-    held: HeldState | None = None
-    waiting: list[Any] | None = None
-    first: list[Any] | None = None
+    held: HeldState
+    waiting: list[Any]
+    first: list[Any] | None
 
 
 class IncrementalModel:
@@ -218,14 +210,14 @@ class IncrementalModel:
         waiting = np.array(self._waiting).reshape(len(self._waiting), len(self._names))
         held, warm_until = self._held.last(self._window), self._warm_until
         first = None if self._first is None else self._first.last(self._n_first)
-        # As it was written before there were incidents, where there were none.
-        origin = warm_until if warm_until != self._detector.warm_up_events else 0
-        return lambda: (
-            {"rows_seen": rows_seen, "model": model, "known": pack_array(known)}
-            | ({"waiting": pack_array(waiting)} if len(waiting) else {})
-            | ({} if first is None else {"first": pack_array(first)})
-            | held_state(pack_array(held) if len(held) else [], origin)
-        )
+        return lambda: {
+            "rows_seen": rows_seen,
+            "model": model,
+            "known": pack_array(known),
+            "held": {"origin": warm_until, "rows": pack_array(held)},
+            "waiting": pack_array(waiting),
+            "first": None if first is None else pack_array(first),
+        }
 
     def recipes(self) -> Callable[[], dict[str, Any]]:
         """Return nothing: an incremental model has no training rows."""
@@ -241,21 +233,18 @@ class IncrementalModel:
         self.rows_seen = kept.rows_seen
         self._known.extend(known)
         self._waiting.extend(waiting)
-        if kept.first is None:  # asked, or of an earlier build, which did not ask
+        if kept.first is None:  # asked
             self._first = None
         elif self._first is not None:
             first = self._rows_of(kept.first, self._n_first)
             if len(first) != min(kept.rows_seen, self._n_first):
                 raise ValueError(f"{len(first)} first rows after {kept.rows_seen}")
             self._first.extend(first)
-        if kept.held is not None:
-            self._warm_until = kept.held.origin or self._warm_until
-            self._held.extend(self._rows_of(kept.held.rows or None, sys.maxsize))
+        self._warm_until = kept.held.origin
+        self._held.extend(self._rows_of(kept.held.rows, sys.maxsize))
         self._scorer = self._detector.restore(self._names, kept.model)
 
-    def _rows_of(self, packed: list[Any] | None, most: int) -> FloatArray:
-        if packed is None:
-            return np.empty((0, len(self._names)))
+    def _rows_of(self, packed: list[Any], most: int) -> FloatArray:
         rows = unpack_array(packed)
         if rows.shape[1:] != (len(self._names),) or len(rows) > most:
             raise ValueError(f"known rows of shape {rows.shape}")

@@ -52,14 +52,14 @@ class _Recipe(msgspec.Struct, forbid_unknown_fields=True):
     calibration: Calibration
     n_rows: Count
     rows: Any
-    past_wake_ups: tuple[PastWakeUps, ...] = ()
+    past_wake_ups: tuple[PastWakeUps, ...]
 
 
 class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
     serving: _Recipe | None
     pending: _Recipe | None
     shadow: _Recipe | None
-    resting: tuple[RestingRange, ...] = ()  # of the one that serves
+    resting: tuple[RestingRange, ...]  # of the one that serves
 
 
 class _BatchState(msgspec.Struct, forbid_unknown_fields=True):
@@ -67,60 +67,20 @@ class _BatchState(msgspec.Struct, forbid_unknown_fields=True):
     next_epoch: Count
     rows: Any
     shadow_scores: list[Any] | None
-    guard: bytes | None = None
-    held: HeldState | None = None
-    extreme: list[Count] = []
-
-
-def _recipe(model: ModelFit) -> dict[str, Any]:
-    recipe: dict[str, Any] = {
-        "epoch": model.epoch,
-        "requested_at": model.requested_at,
-        "seed": model.seed,
-        "calibration": model.calibration,
-        "n_rows": model.n_rows,
-        "rows": model.training.blocks,
-    }
-    if any(past.length for past in model.past_wake_ups):
-        recipe["past_wake_ups"] = model.past_wake_ups
-    return recipe
+    guard: bytes | None
+    held: HeldState
+    extreme: list[Count]
 
 
 class BatchModel:
     """A batch detector that is refitted in the background and swapped at fixed rows."""
 
     __slots__ = (
-        "_detector",
-        "_due",
-        "_executor",
-        "_extreme",
-        "_fit_due",
-        "_guard",
-        "_held",
-        "_level_columns",
-        "_levels",
-        "_most_unscored",
-        "_next_epoch",
-        "_on_failure",
-        "_origin",
-        "_pending",
-        "_quantile",
-        "_rows",
-        "_schedule",
-        "_seed",
-        "_serving",
-        "_shadow",
-        "_shape",
-        "_stream_key",
-        "_tested",
-        "_token",
-        "_tracker",
-        "_window",
-        "allow_nan",
-        "fast_path_until",
-        "recipe_version",
-        "rows_seen",
-        "successor",
+        "_detector", "_due", "_executor", "_extreme", "_fit_due", "_guard", "_held",
+        "_level_columns", "_levels", "_most_unscored", "_next_epoch", "_on_failure", "_origin",
+        "_pending", "_quantile", "_rows", "_schedule", "_seed", "_serving", "_shadow", "_shape",
+        "_stream_key", "_tested", "_token", "_tracker", "_window", "allow_nan", "fast_path_until",
+        "recipe_version", "rows_seen", "successor",
     )  # fmt: skip
 
     def __init__(
@@ -645,41 +605,50 @@ class BatchModel:
         if self._shadow is not None:
             self._catch_up(self._shadow)
         shadow = None if self._shadow is None else self._shadow.shadow_scores[:]
-        guard = {} if self._guard is None else {"guard": self._guard.state(look_back)}
+        guard = None if self._guard is None else self._guard.state(look_back)
         held = self._held.packed(self._schedule.buffer_events)
-        origin = self._origin
-        extreme = {"extreme": self._extreme.copy()} if self._extreme else {}
-        return lambda: (
-            {
-                "rows_seen": rows_seen,
-                "next_epoch": next_epoch,
-                "rows": rows.blocks,
-                "shadow_scores": None if shadow is None else pack_array(np.array(shadow)),
-            }
-            | guard
-            | extreme
-            | held_state(held.blocks, origin)
-        )
+        origin, extreme = self._origin, self._extreme.copy()
+        return lambda: {
+            "rows_seen": rows_seen,
+            "next_epoch": next_epoch,
+            "rows": rows.blocks,
+            "shadow_scores": None if shadow is None else pack_array(np.array(shadow)),
+            "guard": guard,
+            "held": {"origin": origin, "rows": held.blocks},
+            "extreme": extreme,
+        }
 
     def recipes(self) -> Callable[[], dict[str, Any]]:
         """Take what changes only with :attr:`recipe_version`: training rows and seeds."""
-        parts = (("serving", self._serving), ("pending", self._pending), ("shadow", self._shadow))
-        resting = {} if self._serving is None else {"resting": self._serving.resting}
+        parts = {"serving": self._serving, "pending": self._pending, "shadow": self._shadow}
+        resting = self.resting
         # What of a model goes into its recipe never changes.
-        return lambda: (
-            {name: None if model is None else _recipe(model) for name, model in parts}
-            | (resting if any(resting.values()) else {})
-        )
+        return lambda: {
+            "resting": resting,
+            **{
+                name: None
+                if model is None
+                else {
+                    "epoch": model.epoch,
+                    "requested_at": model.requested_at,
+                    "seed": model.seed,
+                    "calibration": model.calibration,
+                    "n_rows": model.n_rows,
+                    "rows": model.training.blocks,
+                    "past_wake_ups": model.past_wake_ups,
+                }
+                for name, model in parts.items()
+            },
+        }
 
     def restore(self, state: dict[str, Any], recipes: dict[str, Any]) -> None:
         """Take over a state: models are fitted again from rows and seed, in the executor."""
         kept = msgspec.convert(state, _BatchState)
         found = msgspec.convert(recipes, _Recipes)
         self.rows_seen, self._next_epoch = kept.rows_seen, kept.next_epoch
-        if kept.held is not None:
-            self._origin = kept.held.origin
-            held, _ = self._checked_rows(kept.held.rows, None, partial=self.allow_nan)
-            self._held.take_over(held)
+        self._origin = kept.held.origin
+        held, _ = self._checked_rows(kept.held.rows, None, partial=self.allow_nan)
+        self._held.take_over(held)
         rows, _ = self._checked_rows(kept.rows, kept.rows_seen)
         self._rows.take_over(rows)
         if (self._guard is None) is not (kept.guard is None):
@@ -797,7 +766,6 @@ class HeldState(msgspec.Struct, forbid_unknown_fields=True):
 
     origin: Count
     rows: list[Any]
-    is_adopting: bool = False  # as earlier builds wrote it
 
 
 class RowBuffer:
@@ -969,10 +937,3 @@ class Guard:
         if len(left_out) > self._longest or not {*left_out} <= {0, 1, 2}:
             raise ValueError(f"{len(left_out)} rows in or out of training")
         self._flags[:] = left_out
-
-
-def held_state(rows: Sequence[Any], origin: int) -> dict[str, Any]:
-    """Return what belongs to incidents as a part of a state; nothing where there were none."""
-    if not (rows or origin):
-        return {}  # as it was written before there were incidents
-    return {"held": {"origin": origin, "rows": rows}}

@@ -180,20 +180,20 @@ class Siblings:
                 group.when = (nan, nan)
 
     def state(self) -> dict[str, Any]:
-        """Return the state as plain values; empty where there are no siblings."""
+        """Return the state as plain values."""
         groups = {
             name: [[*one.at], pack_array(np.array(one.kept))] for name, one in self._groups.items()
         }
         held = [sorted(self._held), sorted(self._held_now), self.until_look]
-        return {"groups": groups, "held": held} if self.any else {}
+        return {"groups": groups, "held": held}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over a state."""
         self._groups.clear()
         self._places.clear()
-        self._held, held_now, self.until_look = state.get("held", ((), (), _LOOK_EVERY))
+        self._held, held_now, self.until_look = state["held"]
         self._held_now = {*held_now}
-        for name, (sensors, kept) in state.get("groups", {}).items():
+        for name, (sensors, kept) in state["groups"].items():
             group = self._groups[name] = _Group(len(self._picked))
             group.at = {sensor: group.size * i for i, sensor in enumerate(sensors)}
             group.kept = array("d", unpack_array(kept).tolist())

@@ -26,8 +26,6 @@ from rejex_stream.types import FloatArray, Incident
 _MAGIC = b"REJEX"
 _DIGEST_BYTES = 16
 FORMAT = 2
-_LATER_PARTS = {"burst", "per_day", "owner", "hold", "calendar", "plans", "incidents", "credits",
-                "limits", "siblings"}  # fmt: skip
 # State, decision with what was said, environment.
 HeadParts: TypeAlias = tuple[dict[str, str], dict[str, Any], dict[str, str]]
 
@@ -133,16 +131,14 @@ class StreamsInCommon(NamedTuple):
 def origin_of(
     spec: EngineSpec, decision: Decision, said: StreamsInCommon
 ) -> list[Mapping[str, Any]]:
-    """Return state, decision and environment as plain values, with what was said if anything."""
-    parts = decision.parts()
-    if said.plans:
-        parts["plans"] = said.plans.state()
-    if said.incidents:
-        parts["incidents"] = msgspec.to_builtins(list(said.incidents.values()))
-    if said.credits:
-        parts["credits"] = said.credits
-    if said.siblings:
-        parts["siblings"] = said.siblings
+    """Return state, decision with what was said, and environment as plain values."""
+    parts = {
+        **decision.parts(),
+        "plans": msgspec.to_builtins(said.plans.all),
+        "incidents": msgspec.to_builtins(list(said.incidents.values())),
+        "credits": said.credits,
+        "siblings": said.siblings,
+    }
     return [spec.state_parts, parts, environment()]
 
 
@@ -169,12 +165,12 @@ def compared(
             "versions."
         )
     try:
-        if not parts.keys() ^ decision.parts().keys() <= _LATER_PARTS:
+        plans = msgspec.convert(parts.pop("plans"), list[Plan])
+        told = msgspec.convert(parts.pop("incidents"), list[Incident])
+        credits = msgspec.convert(parts.pop("credits"), dict[str, list[Any]])
+        siblings = msgspec.convert(parts.pop("siblings"), dict[str, Any])
+        if parts.keys() != decision.parts().keys():
             raise ValueError(f"it has {', '.join(map(repr, parts))}")
-        plans = msgspec.convert(parts.pop("plans", ()), list[Plan])
-        told = msgspec.convert(parts.pop("incidents", ()), list[Incident])
-        credits = msgspec.convert(parts.pop("credits", {}), dict[str, list[Any]])
-        siblings = msgspec.convert(parts.pop("siblings", {}), dict[str, Any])
         before = Decision.of(parts)
         band = before.policy.band(spec.window)
         # Not policy.require: what it advises takes for ever to find at T = 1e300.

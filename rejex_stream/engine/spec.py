@@ -40,35 +40,27 @@ class Decision(NamedTuple):
 
     def parts(self) -> dict[str, Any]:
         """Return every part by name, as plain values."""
-        parts = {**asdict(self.policy), "evidence": self.evidence}
-        if self.policy.owner == "stream":  # as it was written before there were others
-            del parts["owner"]
-        if self.hold.enabled:  # else as it was written before there were incidents
-            parts["hold"] = self.hold.model_dump()
-        if self.calendar:
-            parts["calendar"] = [msgspec.to_builtins(plan) for plan in self.calendar]
-        if self.alarms is not None:
-            parts["alarms"] = self.alarms.model_dump()
-        if self.limits:
-            parts["limits"] = [list(one) for one in self.limits]
-        return parts
+        return {
+            **asdict(self.policy),
+            "evidence": self.evidence,
+            "hold": self.hold.model_dump(),
+            "calendar": msgspec.to_builtins(self.calendar),
+            "alarms": None if self.alarms is None else self.alarms.model_dump(),
+            "limits": [list(one) for one in self.limits],
+        }
 
     @classmethod
     def of(cls, parts: Mapping[str, Any]) -> Decision:
         """Return the decision of :meth:`parts`."""
         policy = dict(parts)
-        evidence = msgspec.convert(policy.pop("evidence"), bool)
-        hold = policy.pop("hold", None)
-        calendar = msgspec.convert(policy.pop("calendar", ()), tuple[Plan, ...])
-        alarms = policy.pop("alarms", None)
-        limits = msgspec.convert(policy.pop("limits", ()), tuple[ChannelLimits, ...])
+        evidence, hold, calendar, alarms, limits = map(policy.pop, cls._fields[1:])
         return cls(
             msgspec.convert(policy, RejectionPolicy),
-            evidence,
-            OFF if hold is None else Hold(**hold),
-            calendar,
+            msgspec.convert(evidence, bool),
+            Hold(**hold),
+            msgspec.convert(calendar, tuple[Plan, ...]),
             None if alarms is None else Alarms(**alarms),
-            limits,
+            msgspec.convert(limits, tuple[ChannelLimits, ...]),
         )
 
     def since(self, was: Decision) -> str:
@@ -173,8 +165,6 @@ class EngineSpec:
         parts = {"detector": repr(self.detector), "window": repr(self.window)}
         parts |= {"seed": repr(self.seed), "modes": repr(self.modes)}
         parts |= _repr_of_fields(self.features)
-        if not self.features.siblings:  # as it was written before there were any
-            del parts["siblings"]
         if not self.is_batch:
             return parts
         parts |= _repr_of_fields(self.schedule)

@@ -108,24 +108,24 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     model: dict[str, Any]
     model_version: int
     judge: dict[str, Any]
-    watch: Any = None
-    plans: list[Plan] = []
-    mutes: list[Mute] = []
-    gaps: dict[str, list[Run]] = {}
-    noise: dict[str, list[Noise]] = {}
-    resting: dict[str, dict[str, WakeUp]] = {}
-    interim: bytes | None = None
-    waiting: list[_Waiting] = []
-    earlier: _Kept | None = None
+    watch: dict[str, Any]
+    plans: list[Plan]
+    mutes: list[Mute]
+    gaps: dict[str, list[Run]]
+    noise: dict[str, list[Noise]]
+    resting: dict[str, dict[str, WakeUp]]
+    interim: bytes | None
+    waiting: list[_Waiting]
+    earlier: _Kept | None
 
 
 class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
     key: str
     version: int
     recipes: dict[str, Any]
-    tail: list[Any] | None = None
-    cluster: Annotated[float, msgspec.Meta(ge=1)] = 1.0
-    interim: bytes | None = None
+    tail: list[Any] | None
+    cluster: Annotated[float, msgspec.Meta(ge=1)]
+    interim: bytes | None
 
 
 class StreamView(NamedTuple):
@@ -140,33 +140,10 @@ class StreamState:
     """The state of one stream key: features per sensor, model, window."""
 
     __slots__ = (
-        "_allow_nan",
-        "_at_once",
-        "_calendar",
-        "_earlier",
-        "_explainer",
-        "_fast_path",
-        "_fast_path_model",
-        "_features",
-        "_gaps",
-        "_interim",
-        "_judge",
-        "_kept",
-        "_limits",
-        "_make_fast_path",
-        "_make_interim",
-        "_mutes",
-        "_noise",
-        "_recent",
-        "_resting",
-        "_sensors",
-        "_waiting",
-        "beside",
-        "model",
-        "plans",
-        "seq",
-        "stream_key",
-        "tracker",
+        "_allow_nan", "_at_once", "_calendar", "_earlier", "_explainer", "_fast_path",
+        "_fast_path_model", "_features", "_gaps", "_interim", "_judge", "_kept", "_limits",
+        "_make_fast_path", "_make_interim", "_mutes", "_noise", "_recent", "_resting", "_sensors",
+        "_waiting", "beside", "model", "plans", "seq", "stream_key", "tracker",
     )  # fmt: skip
 
     def __init__(
@@ -934,41 +911,39 @@ class StreamState:
         other = self._interim or self._earlier
         interim = None if other is None else other.view()
         version += 0 if interim is None else interim.model_version
-        taken = {"key": key, "seq": self.seq, "model_version": version}
-        judge = self._judge.state()
         scores, model = self._judge.window.scores(), self.model.state()
-        sensors = {name: kept.snapshot() for name, kept in (self._sensors or self._recent).items()}
         recipes, tail = self.model.recipes(), self._judge.tail
-        held: dict[str, Any] = {} if self.tracker.is_blank else {"watch": self.tracker.state()}
-        if self.plans:
-            held["plans"] = self.plans.state()
-        if self._mutes:
-            held["mutes"] = self._mutes.state()
-        if self._gaps:
-            held["gaps"] = msgspec.to_builtins(self._gaps)
-        if self._noise:
-            held["noise"] = msgspec.to_builtins(self._noise)
-        if self._resting.wake_ups:
-            held["resting"] = msgspec.to_builtins(self._resting.wake_ups)
-        if self._waiting:
-            held["waiting"] = msgspec.to_builtins(self._waiting)
-        if self._kept is not None:
-            held["earlier"] = msgspec.to_builtins(self._kept)
+        taken = {
+            "key": key,
+            "seq": self.seq,
+            "model_version": version,
+            "sensors": {
+                name: kept.snapshot() for name, kept in (self._sensors or self._recent).items()
+            },
+            "judge": self._judge.state(),
+            "watch": self.tracker.state(),
+        }
+        structs = {
+            "plans": self.plans.all, "mutes": self._mutes.all, "gaps": self._gaps,
+            "noise": self._noise, "resting": self._resting.wake_ups, "waiting": self._waiting,
+            "earlier": self._kept,
+        }  # fmt: skip
+        taken |= msgspec.to_builtins(structs)
 
         def state() -> bytes:
-            window = pack_array(np.array(scores))
-            told = {"window": window, "judge": judge, "sensors": sensors, "model": model()}
-            if interim is not None:
-                told["interim"] = interim.state()
-            return seal("stream-state", _FORMAT, taken | told | held)
+            taken["window"], taken["model"] = pack_array(np.array(scores)), model()
+            taken["interim"] = None if interim is None else interim.state()
+            return seal("stream-state", _FORMAT, taken)
 
         def recipe() -> bytes:
-            parts = {"key": key, "version": version, "recipes": recipes()}
-            if tail is not None:
-                parts["tail"] = pack_array(np.array(tail.ordered))
-                parts["cluster"] = tail.cluster
-            if interim is not None:
-                parts["interim"] = interim.model()
+            parts = {
+                "key": key,
+                "version": version,
+                "recipes": recipes(),
+                "tail": None if tail is None else pack_array(np.array(tail.ordered)),
+                "cluster": 1.0 if tail is None else tail.cluster,
+                "interim": None if interim is None else interim.model(),
+            }
             return seal("stream-model", _FORMAT, parts)
 
         return StreamView(state, recipe, version)

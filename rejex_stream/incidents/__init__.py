@@ -13,22 +13,7 @@ from rejex_stream.incidents.resting import RestingChannels, WakeUp
 from rejex_stream.incidents.state_machine import Confirmation, IncidentTracker, Transition
 
 __all__ = [
-    "Alarms",
-    "ChannelLimits",
-    "Confirmation",
-    "FalseAlarms",
-    "Hold",
-    "IncidentTracker",
-    "LimitCheck",
-    "Mute",
-    "Mutes",
-    "Noise",
-    "Plan",
-    "Plans",
-    "RestingChannels",
-    "Run",
-    "Transition",
-    "WakeUp",
-    "limited",
-    "long_gaps",
+    "Alarms", "ChannelLimits", "Confirmation", "FalseAlarms", "Hold", "IncidentTracker",
+    "LimitCheck", "Mute", "Mutes", "Noise", "Plan", "Plans", "RestingChannels", "Run", "Transition",
+    "WakeUp", "limited", "long_gaps",
 ]  # fmt: skip

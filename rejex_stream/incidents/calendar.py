@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -59,13 +59,6 @@ class Plans:
 
     def __init__(self, kept: Sequence[Plan] = ()) -> None:
         self.all = tuple(kept)
-
-    def __bool__(self) -> bool:
-        return bool(self.all)
-
-    def state(self) -> list[Any]:
-        """Return them as plain values."""
-        return [msgspec.to_builtins(plan) for plan in self.all]
 
     def command(self, command: Command) -> CommandReply:
         """Take a plan in, or back; a refusal changes nothing."""
@@ -136,13 +129,6 @@ class Mutes:
             (mute, [(at(name), low, high) for name, (low, high) in mute.box.items()])
             for mute in self.all
         ]
-
-    def __bool__(self) -> bool:
-        return bool(self.all)
-
-    def state(self) -> list[Any]:
-        """Return them as plain values."""
-        return [msgspec.to_builtins(mute) for mute in self.all]
 
     def found(self, readings: Sequence[Reading]) -> Mapping[int, str]:
         """Return which of the readings are muted, and by which mute. O(readings x channels).

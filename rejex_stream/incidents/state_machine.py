@@ -233,10 +233,10 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     since: list[Suspect]
     open: OpenIncident | None
     last: LastClosed | None
-    usual: _Usual = _Usual()
-    alarm: Any = None
-    rising: OpenIncident | None = None
-    second: Any = None
+    usual: _Usual
+    alarm: Any
+    rising: OpenIncident | None
+    second: Any
 
 
 class IncidentTracker:
@@ -252,42 +252,12 @@ class IncidentTracker:
     """
 
     __slots__ = (
-        "_alarm",
-        "_alarms",
-        "_candidate",
-        "_hold",
-        "_inflation",
-        "_last",
-        "_measured",
-        "_saved_level",
-        "_second",
-        "_usual",
-        "_window",
-        "active",
-        "changes",
-        "earlier",
-        "frozen",
-        "history",
-        "incident",
-        "late",
-        "level",
-        "limit",
-        "limit_violations",
-        "look_back",
-        "max_severity",
-        "min_severity",
-        "mode",
-        "open",
-        "ordinary",
-        "pending_spread",
-        "pending_transition",
-        "published_seq",
-        "reach",
-        "severities_without",
-        "stream_key",
-        "suspect_events",
-        "trusted",
-        "within",
+        "_alarm", "_alarms", "_candidate", "_hold", "_inflation", "_last", "_measured",
+        "_saved_level", "_second", "_usual", "_window", "active", "changes", "earlier", "frozen",
+        "history", "incident", "late", "level", "limit", "limit_violations", "look_back",
+        "max_severity", "min_severity", "mode", "open", "ordinary", "pending_spread",
+        "pending_transition", "published_seq", "reach", "severities_without", "stream_key",
+        "suspect_events", "trusted", "within",
     )  # fmt: skip
 
     def __init__(
@@ -998,12 +968,6 @@ class IncidentTracker:
         return reply(command, said, holds=True)
 
     @property
-    def is_blank(self) -> bool:
-        """Whether there is nothing worth keeping."""
-        known = self.suspect_events or self._usual != _Usual() or self._alarm is not None
-        return self.open is None and self._last is None and not known
-
-    @property
     def is_adopting(self) -> bool:
         """Whether a reference is being made of what was held back."""
         return self.open is not None and self.open.state is IncidentState.ADOPTING
@@ -1020,9 +984,9 @@ class IncidentTracker:
         )  # fmt: skip
         return cast("dict[str, Any]", msgspec.to_builtins(known))
 
-    def restore(self, state: Any) -> None:  # noqa: ANN401 - plain values
-        """Go on from a state; ``None``: one that was blank."""
-        known = msgspec.convert(state, _State) if state else _State(0.0, None, 0, [], None, None)
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        known = msgspec.convert(state, _State)
         is_held = known.open is not None and known.open.held
         if len(known.since) > (self.suspect_events.maxlen or 0) * (not is_held):
             raise ValueError(f"{len(known.since)} events under suspicion")

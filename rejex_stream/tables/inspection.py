@@ -524,7 +524,7 @@ class _Scan:
             return (
                 f"{said}but {printable(spec.channels[i])} is usually "
                 f"{number(np.nanmin(middle[:, i]))} at one and {number(np.nanmax(middle[:, i]))} "
-                "at another: siblings need one level, and input.siblings can name groups that have"
+                "at another: name groups of one level in input.siblings, or leave it out"
             )
         return f'{said}input.siblings = "*" judges each beside the others'
 

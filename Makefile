@@ -26,6 +26,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+UV := $(BIN)/python -m tools.installing
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -44,7 +45,8 @@ help:
 	@touch $@
 
 .venv/dev.stamp: .venv/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet 'uv>=0.8'
+	$(UV) pip install --python $(BIN)/python --editable '.[dev]'
 	@touch $@ .venv/run.stamp
 
 demo: .venv/run.stamp
@@ -116,10 +118,9 @@ test-spark: .venv-spark/spark.stamp
 	REJEX_REQUIRE_SPARK=1 timeout 3600 .venv-spark/bin/python -m pytest -m spark tests/spark $(PYTEST_ARGS)
 
 # The version of Spark is that of the connector in tools/spark/cluster.py.
-.venv-spark/spark.stamp: pyproject.toml
+.venv-spark/spark.stamp: .venv/dev.stamp pyproject.toml
 	$(PYTHON) -m venv .venv-spark
-	.venv-spark/bin/python -m pip install --quiet --upgrade pip
-	.venv-spark/bin/python -m pip install --quiet --editable '.[dev,spark]' pyspark==4.2.0
+	$(UV) pip install --python .venv-spark/bin/python --editable '.[dev,spark]' pyspark==4.2.0
 	@touch $@
 
 test-bounds: .venv/dev.stamp
@@ -130,23 +131,24 @@ test-wheel: .venv/dev.stamp
 	tools/test-wheel $(PYTEST_ARGS)
 
 constraints: .venv/dev.stamp
-	$(BIN)/uv pip compile pyproject.toml --output-file constraints.txt --quiet \
+	$(UV) pip compile pyproject.toml --output-file constraints.txt \
 	  --universal --python-version 3.11 --no-annotate --custom-compile-command "make constraints" \
 	  --extra review --extra confluent --extra registry --extra parquet --extra excel $(UV_ARGS)
-	$(BIN)/uv pip compile pyproject.toml --output-file deploy/lean.txt --quiet \
+	$(UV) pip compile pyproject.toml --output-file deploy/lean.txt \
 	  --universal --python-version 3.11 --no-annotate --custom-compile-command "make constraints" \
 	  --override deploy/lean-without.txt --constraint constraints.txt
 	@sed -i "/sys_platform == 'never'/d" deploy/lean.txt
-	$(BIN)/uv pip compile pyproject.toml --output-file deploy/image.txt --quiet --generate-hashes \
+	$(UV) pip compile pyproject.toml --output-file deploy/image.txt --generate-hashes \
 	  --universal --python-version 3.11 --no-annotate --custom-compile-command "make constraints" \
 	  --extra review --extra confluent --extra registry --constraint constraints.txt
 
 dist: .venv/dev.stamp
 	$(BIN)/python -m tools.release $(DIST_ARGS)
+	$(MAKE) --no-print-directory sbom
 
 sbom: .venv/dev.stamp
 	@mkdir -p dist
-	$(BIN)/uv tool run --from cyclonedx-bom cyclonedx-py requirements deploy/image.txt \
+	PYTHONWARNINGS=ignore $(UV) tool run --from cyclonedx-bom cyclonedx-py requirements deploy/image.txt \
 	  --pyproject pyproject.toml --output-format JSON --output-file dist/sbom.json
 
 docs: .venv/dev.stamp

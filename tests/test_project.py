@@ -190,4 +190,4 @@ def test_ci_ends_with_the_tests():
     lines = text(".ci/run").strip().splitlines()
     assert lines[-1].startswith('make "${CI_SUITE:-test}" ')
     assert "--rerun-show-tracebacks" in lines[-1], "what passed the second time says why"
-    assert "phase make test-bounds" in lines
+    assert "  phase make test-bounds" in lines

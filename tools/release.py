@@ -25,6 +25,8 @@ from pathlib import Path
 
 import yaml
 
+from tools.installing import environment
+
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 UV = Path(sys.executable).with_name("uv")
@@ -33,7 +35,7 @@ TARGETS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 NO_TOOL = 75  # the exit code, EX_TEMPFAIL
 JUDGED = ROOT / "examples" / "readings.csv"
 _BOUNDS = runpy.run_path(str(ROOT / "tools" / "test-bounds"))
-_ENVIRONMENT: dict[str, str] = _BOUNDS["environment"]()
+_ENVIRONMENT = environment()
 
 
 class ReleaseError(Exception):
@@ -130,7 +132,7 @@ def rust_targets() -> list[str]:
 def build(wanted: Sequence[str]) -> list[Path]:
     """Build the source archive, the wheel, and a wheel of the native core for each target."""
     shutil.rmtree(DIST, ignore_errors=True)
-    call(sys.executable, "-m", "build", "--outdir", DIST, ROOT)
+    call(UV, "build", "--quiet", "--out-dir", DIST, ROOT)
     targets = [target for target in rust_targets() if target in wanted]
     for target in targets:
         tool(
@@ -141,7 +143,7 @@ def build(wanted: Sequence[str]) -> list[Path]:
     for target in wanted:
         if target not in targets:
             print(f"dist: no Rust for {target} here: ITS WHEEL WAS NOT BUILT")
-    return sorted(DIST.iterdir())
+    return sorted([*DIST.glob("*.tar.gz"), *DIST.glob("*.whl")])
 
 
 def audit(files: Sequence[Path]) -> None:

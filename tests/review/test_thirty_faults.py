@@ -10,8 +10,6 @@ import csv
 import html
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -73,11 +71,12 @@ def rows_of(plant, draw):
     return sorted(rows), [load, *(one[0] for one in followers)], truth
 
 
-def rejex(folder, *words):
-    words = [sys.executable, "-m", "rejex_stream", *words]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+def said(rejex, folder, *words):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        status, _, log = rejex(*words)
+    assert status == 0, log
+    return log
 
 
 def text_of(page):
@@ -88,16 +87,16 @@ def written(folder, name):
     return (folder / f"plant.{name}.jsonl").read_bytes().splitlines()
 
 
-def judged(folder, rows, channels):
+def judged(rejex, folder, rows, channels):
     """Run a plant as a user would; returns what the webhook was told, the log and the report."""
     with (folder / "plant.csv").open("w") as file:
         csv.writer(file).writerows([("time", "sensor", *channels), *rows])
-    rejex(folder, "init", "plant.csv")
+    said(rejex, folder, "init", "plant.csv")
     receiver, config = Receiver(), folder / "plant.toml"
     config.write_text(f'{config.read_text()}\n[alerts]\nwebhook_url = "{receiver.url}"\n')
-    log = rejex(folder, "run", "plant.toml")
+    log = said(rejex, folder, "run", "plant.toml")
     receiver.close()  # a run that ends has posted what it had to
-    rejex(folder, "report", "plant.toml", "--out", "report.html")
+    said(rejex, folder, "report", "plant.toml", "--out", "report.html")
     events = [json.loads(body)["data"] for body in receiver.taken]
     return events, log, text_of((folder / "report.html").read_text())
 
@@ -118,14 +117,14 @@ def left(console, points, at, channel, opened, begin_ms):
 
 
 def test_what_is_drawn_shows_the_fault_and_alert_page_card_report_and_log_say_it_alike(
-    tmp_path, wall_store
+    tmp_path, wall_store, rejex
 ):
     drawn, silent, names = [], [], DisplayNames()
     for seed, plant in enumerate(PLANTS, 20):
         folder = tmp_path / plant
         folder.mkdir()
         rows, channels, truth = rows_of(plant, np.random.default_rng(seed))
-        events, log, report = judged(folder, rows, channels)
+        events, log, report = judged(rejex, folder, rows, channels)
         verdicts, changes = written(folder, "verdicts"), written(folder, "incidents")
         incidents = list(map(decode_incidents, changes))
         store, known = wall_store(f"{plant}/review.db", settle_s=0), 0

@@ -133,14 +133,14 @@ test-wheel: .venv/dev.stamp
 constraints: .venv/dev.stamp
 	$(UV) pip compile pyproject.toml --output-file constraints.txt \
 	  --universal --python-version 3.11 --no-annotate --custom-compile-command "make constraints" \
-	  --extra review --extra confluent --extra registry --extra parquet --extra excel $(UV_ARGS)
+	  --extra review --extra select --extra confluent --extra registry --extra parquet --extra excel $(UV_ARGS)
 	$(UV) pip compile pyproject.toml --output-file deploy/lean.txt \
 	  --universal --python-version 3.11 --no-annotate --custom-compile-command "make constraints" \
 	  --override deploy/lean-without.txt --constraint constraints.txt
 	@sed -i "/sys_platform == 'never'/d" deploy/lean.txt
 	$(UV) pip compile pyproject.toml --output-file deploy/image.txt --generate-hashes \
 	  --universal --python-version 3.11 --no-annotate --custom-compile-command "make constraints" \
-	  --extra review --extra confluent --extra registry --constraint constraints.txt
+	  --extra review --extra select --extra confluent --extra registry --constraint constraints.txt
 
 dist: .venv/dev.stamp
 	$(BIN)/python -m tools.release $(DIST_ARGS)

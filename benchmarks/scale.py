@@ -122,7 +122,8 @@ def on_paper(sensors: int, detector: str) -> list[list[object]]:
     us = _constant("kafka", 0, "CPU µs/event", client="confluent", loop=f"service, {detector}")
     memory = _constant("memory", 0, "bytes per key", detector=detector)
     kept = _constant("memory", 0, "snapshot bytes", detector=detector)
-    view_us = _constant("state", 0, "all work ms", moved="all") / 10_000 * 1e3
+    view_ms, keys = (_constant("state", 0, name, moved="all") for name in ("all work ms", "keys"))
+    view_us = view_ms / keys * 1e3
     rows = np.random.default_rng(1).normal(size=(window, 4))
     recipe = make_detector(detector)
     fits = paired({"fit": lambda: recipe.fit(rows, seed=1)}, 21)["fit"]

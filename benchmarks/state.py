@@ -1,6 +1,6 @@
 """Snapshots of many streams: how long the loop waits, and what is written for what moved.
 
-python -m benchmarks.state [--keys 10000] [--moved 100]
+python -m benchmarks.state [--keys 4000] [--moved 100]
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def snapshot(state: PartitionState, store: FolderSnapshotStore) -> list[object]:
 def main() -> None:
     """Run and write."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--keys", type=int, default=10_000)
+    parser.add_argument("--keys", type=int, default=4000)
     parser.add_argument("--moved", type=int, default=100)
     given = parser.parse_args()
     rows = []

@@ -37,7 +37,7 @@ def pins(python):
 
 
 def test_the_image_installs_these_versions_each_file_known_by_its_hash():
-    assert {"review", "confluent", "registry"} <= set(extras_of("deploy/image.txt"))
+    assert {"review", "select", "confluent", "registry"} <= set(extras_of("deploy/image.txt"))
     assert "COPY deploy/image.txt ./" in DOCKERFILE
     assert "--require-hashes --requirement image.txt" in DOCKERFILE
     pinned = re.findall(

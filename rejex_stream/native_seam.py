@@ -79,8 +79,8 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.engine.refit:Fitted": "scorer",
     "rejex_stream.engine.refit:ModelFit": "epoch fitted n_unscored requested_at shadow_scores",
     "rejex_stream.engine.stream_state:StreamState": (
-        "_advance _at_once _explain _explainer _features _judge _fast_path _look_at_noise "
-        "_recent _resting _sensors _fast_path_model model seq tracker"
+        "_advance _at_once _explain _explainer _features _has_phases _judge _fast_path "
+        "_look_at_noise _recent _resting _sensors _fast_path_model model seq tracker"
     ),
     "rejex_stream.features.preset:RecentRows": "_age _blocks _last _past _picked _young",
     "rejex_stream.features.spec:FeatureSpec": "channels",

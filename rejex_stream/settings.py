@@ -59,6 +59,7 @@ class Section(BaseModel):
         allow_inf_nan=False,
         validate_default=True,
         hide_input_in_errors=True,
+        defer_build=True,  # within that of the whole config, or where one is made alone
     )
     table: ClassVar[str] = ""
     """Where it stands in the file, for the sentences of :meth:`check`."""

@@ -3,6 +3,7 @@
 import math
 import statistics
 
+from rejex_stream.features.preset import AT_ONCE
 from rejex_stream.types import Reason
 
 
@@ -10,7 +11,7 @@ class NaiveSensor:
     def __init__(self, features, *, partial=False):
         """With `partial`, once windows are full, the channels that are there make a row."""
         self.features, self.seen, self.past = features, [], []
-        self.partial = partial and features.preset in ("sensor", "lags", "sensor_lags")
+        self.partial = partial and features.preset in AT_ONCE
         spans = [
             (f.events or 0) - (f.kind not in ("lag", "difference", "raw")) for f in features.columns
         ]

@@ -151,7 +151,7 @@ def test_seasonal_rows_hold_the_phases_of_day_week_and_month():
     calendar = [Feature(kind) for kind in ("hour_of_day", "day_of_week", "days_to_month_end")]
     plain = FeatureSpec(("flow",), preset="sensor").names
     assert spec.names == plain + tuple(name for one in calendar for name in one.names)
-    assert not spec.is_at_once
+    assert spec.is_at_once
 
 
 def test_a_deviation_is_what_the_value_is_away_from_its_mean():

@@ -191,7 +191,7 @@ def any_pipeline(native, rng):
     native, fast_paths = counting(native)
     ours, theirs, at = made(pipeline, None, most), made(pipeline, native, most), 0
     # Python judges where nothing is held, credit is shared, or rows or scores need more than a row.
-    is_counted = kind < 7 and preset != "sensor_seasonal" and most is None
+    is_counted = kind < 7 and most is None
     is_counted &= holds and "owner" not in policy
     n_since = 0  # events since the restart: the first of each stream are Python's
     while at < len(readings):
@@ -222,7 +222,7 @@ def any_pipeline(native, rng):
 
 
 @pytest.mark.parametrize("channels", [1, 3, 11])  # beyond ten a preset has other columns
-@pytest.mark.parametrize("preset", [preset for preset in PRESETS if preset != "sensor_seasonal"])
+@pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("name", ["HBOS", "GMM", "Mahalanobis", "KNN"])
 def test_each_scorer_on_each_preset_is_taken_and_says_the_same(native, name, preset, channels):
     policy = POLICIES[(channels + len(name) + len(preset)) % 4]

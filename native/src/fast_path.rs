@@ -9,6 +9,7 @@ use crate::prefetch::{self, Shape};
 use crate::alarm;
 use crate::evidence::{Explainer, Explaining, Known};
 use crate::guard;
+use crate::calendar;
 use crate::judge::{JudgeCore, SideOutputs};
 use crate::recent::{self, Columns, Recent, LARGE};
 use crate::rows;
@@ -44,6 +45,7 @@ pub struct FastPath {
     known: Known, // of its rows and columns, once they are asked for
     explainer: Option<Arc<Explainer>>,
     at_once: bool,
+    has_phases: bool, // of the calendar, behind what rolls
     is_bare: Option<bool>, // whether a row is the reading, once a sensor is known
     d: usize,
     cached: Vec<CachedSensor>,
@@ -80,6 +82,7 @@ impl Room {
 pub struct Batch<'a, 'py> {
     pub readings: &'a Bound<'py, PyAny>,
     pub values: Vec<f64>,
+    pub times: Vec<i64>,
     pub d: usize,
     pub beside: Option<View>, // ends of rows, of so many columns
     pub more: usize,
@@ -89,8 +92,12 @@ pub struct Batch<'a, 'py> {
 impl<'py> Batch<'_, 'py> {
     /// Return the values of a reading, none of which is missing or large.
     fn whole(&self, i: usize) -> Option<&[f64]> {
-        let values = &self.values[i * self.d..(i + 1) * self.d];
+        let values = self.values(i);
         values.iter().all(|x| x.abs() <= LARGE).then_some(values)
+    }
+
+    fn values(&self, i: usize) -> &[f64] {
+        &self.values[i * self.d..(i + 1) * self.d]
     }
 
     /// Return the values of a reading that is whole, and in which all channels that rest do so.
@@ -138,6 +145,7 @@ pub fn fast_path_of(state: &Bound<'_, PyAny>) -> PyResult<FastPath> {
         known: Known::default(),
         explainer: None,
         at_once: STREAM_AT_ONCE.get(state)?.is_truthy()?,
+        has_phases: STREAM_HAS_PHASES.get(state)?.is_truthy()?,
         is_bare: None,
         d: FEATURES_CHANNELS.get(&STREAM_FEATURES.get(state)?)?.len()?,
         cached: Vec::new(),
@@ -256,17 +264,19 @@ impl FastPath {
         }
         let (rows_seen, mut until) = (MODEL_ROWS_SEEN.int(model)?, MODEL_FAST_PATH_UNTIL.int(model)?);
         let Room { rows, numbers, whose, out, side } = room;
+        let kind = (self.at_once, self.has_phases);
         rows.clear();
         whose.clear();
         if until > 0 && rows_seen == until {
             // Something comes before the next row, if there is one.
             let known = if self.at_once { &STREAM_RECENT } else { &STREAM_SENSORS }.get(state)?;
-            let mut sensors = Sensors::of(&mut self.cached, known.cast_into()?, self.at_once, self.d, None);
+            let mut sensors = Sensors::of(&mut self.cached, known.cast_into()?, kind, self.d, None);
             let reading = batch.reading(places[0])?.cast_into::<PyTuple>()?;
             let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { return Ok((0, false)) };
-            let Some(values) = batch.whole(places[0]) else { return Ok((0, false)) };
-            sensors.row(sensor, values, rows);
-            rows.extend_from_slice(batch.beside(places[0]));
+            if batch.whole(places[0]).is_none() {
+                return Ok((0, false));
+            }
+            sensors.row(sensor, batch, places[0], rows);
             if !rows.iter().all(|x| x.abs() <= LARGE) {
                 return Ok((0, false));
             }
@@ -299,7 +309,7 @@ impl FastPath {
         let known = if self.at_once { &STREAM_RECENT } else { &STREAM_SENSORS }.get(state)?;
         let resting = self.resting.as_slice();
         let wake_ups = WakeUps::of(state, resting)?;
-        let mut sensors = Sensors::of(&mut self.cached, known.cast_into()?, self.at_once, d, wake_ups);
+        let mut sensors = Sensors::of(&mut self.cached, known.cast_into()?, kind, d, wake_ups);
         let scored: Option<Vec<f64>> = match scorer {
             Scorer::Python => {
                 // What is read: as far as it is whole.
@@ -315,8 +325,7 @@ impl FastPath {
                 let mut whole = 0;
                 for (&place, &sensor) in places.iter().zip(&*whose) {
                     let first = rows.len();
-                    sensors.row(sensor, batch.whole(place).expect("looked at"), rows);
-                    rows.extend_from_slice(batch.beside(place));
+                    sensors.row(sensor, batch, place, rows);
                     if !rows[first..].iter().all(|x| x.abs() <= LARGE) {
                         rows.truncate(first);
                         break;
@@ -365,10 +374,11 @@ impl FastPath {
                 None => {
                     let Ok(reading) = reading.cast::<PyTuple>() else { break };
                     let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { break };
-                    let Some(values) = batch.resting(place, resting) else { break };
+                    if batch.resting(place, resting).is_none() {
+                        break;
+                    }
                     let first = rows.len();
-                    sensors.row(sensor, values, rows);
-                    rows.extend_from_slice(batch.beside(place));
+                    sensors.row(sensor, batch, place, rows);
                     width = rows.len() - first;
                     if !rows[first..].iter().all(|x| x.abs() <= LARGE) {
                         break; // what is far beyond all numbers is still in its windows
@@ -415,7 +425,8 @@ impl FastPath {
         beyond.extend(&side.extreme);
         beyond.sort_unstable();
         beyond.dedup();
-        let judged_rows = JudgedRows { rows, beyond: &beyond, out, d, more: batch.more, columns };
+        let more = batch.more + if self.has_phases { calendar::PHASES } else { 0 };
+        let judged_rows = JudgedRows { rows, beyond: &beyond, out, d, more, columns };
         let is_fitting = !MODEL_SHADOW.is_none(model)? || !MODEL_PENDING.is_none(model)?;
         let crowded = is_fitting && !side.extreme.is_empty();
         if crowded || TRACKER_SUSPECT_EVENTS.get(tracker)?.len()? as i64 > MODEL_MOSTLY_SUSPECT.int(py)? {
@@ -599,6 +610,7 @@ struct CachedSensor {
 struct Sensors<'a, 'py> {
     known: Bound<'py, PyDict>,
     at_once: bool,
+    has_phases: bool,
     d: usize,
     cached: &'a mut Vec<CachedSensor>,
     wake_ups: Option<WakeUps<'a, 'py>>,
@@ -609,7 +621,7 @@ impl<'a, 'py> Sensors<'a, 'py> {
     fn of(
         cached: &'a mut Vec<CachedSensor>,
         known: Bound<'py, PyDict>,
-        at_once: bool,
+        (at_once, has_phases): (bool, bool),
         d: usize,
         wake_ups: Option<WakeUps<'a, 'py>>,
     ) -> Self {
@@ -617,7 +629,7 @@ impl<'a, 'py> Sensors<'a, 'py> {
             cached.clear();
         }
         cached.iter_mut().for_each(|cached| cached.is_begun = false);
-        Sensors { known, at_once, d, cached, wake_ups, newest: None }
+        Sensors { known, at_once, has_phases, d, cached, wake_ups, newest: None }
     }
 
     /// Return the number of a sensor; `None` where Python has to make its rows, or counts its wake-ups.
@@ -657,11 +669,17 @@ impl<'a, 'py> Sensors<'a, 'py> {
         Ok(Some(n))
     }
 
-    fn row(&mut self, sensor: usize, reading: &[f64], rows: &mut Vec<f64>) {
+    /// Append the row of a reading whose every channel is there.
+    fn row(&mut self, sensor: usize, batch: &Batch<'_, '_>, place: usize, rows: &mut Vec<f64>) {
+        let reading = batch.values(place);
         match &mut self.cached[sensor].recent {
             Some(recent) => recent.row(reading, rows),
             None => rows.extend_from_slice(reading),
         }
+        if self.has_phases {
+            calendar::phases(batch.times[place], rows);
+        }
+        rows.extend_from_slice(batch.beside(place));
     }
 
     /// Leave the state as it is after some readings; return what rows are made of.

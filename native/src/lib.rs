@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 
 mod admit;
 mod alarm;
+mod calendar;
 mod cells;
 mod counts;
 mod credit;

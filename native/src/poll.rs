@@ -55,10 +55,10 @@ fn judged<'py>(
         _ => return Ok(None),
     };
     let verdicts = PyList::new(py, (0..count).map(|_| py.None()))?;
-    let values = Vec::with_capacity(count * d);
+    let (values, times) = (Vec::with_capacity(count * d), Vec::with_capacity(count));
     let beside = beside.map(|beside| View::of(beside, false)).transpose()?;
     let more = beside.as_ref().map_or(0, |beside| beside.get().len() / count.max(1));
-    let mut batch = Batch { readings, values, d, beside, more, verdicts: &verdicts };
+    let mut batch = Batch { readings, values, times, d, beside, more, verdicts: &verdicts };
     if !are_plain(&mut batch, count)? {
         return Ok(None);
     }
@@ -172,9 +172,11 @@ fn are_plain(batch: &mut Batch<'_, '_>, count: usize) -> PyResult<bool> {
         let (Ok(time), Ok(values)) = (time.cast_exact::<PyInt>(), values.cast_exact::<PyTuple>()) else {
             return Ok(false);
         };
-        if values.len() != d || time.extract::<i64>().is_err() {
+        let Ok(time) = time.extract::<i64>() else { return Ok(false) };
+        if values.len() != d {
             return Ok(false);
         }
+        batch.times.push(time);
         for value in values.iter_borrowed() {
             let Ok(value) = value.cast_exact::<PyFloat>() else { return Ok(false) };
             batch.values.push(value.value());

@@ -171,6 +171,7 @@ attributes! {
         STREAM_LOOK_AT_NOISE = "_look_at_noise",
         STREAM_EXPLAINER = "_explainer",
         STREAM_FEATURES = "_features",
+        STREAM_HAS_PHASES = "_has_phases",
         STREAM_JUDGE = "_judge",
         STREAM_FAST_PATH = "_fast_path",
         STREAM_RECENT = "_recent",

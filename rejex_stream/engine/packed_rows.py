@@ -1,15 +1,14 @@
 """Rows kept for long, in fewer bytes and bit for bit.
 
-A row begins with the levels of its channels, and ends with what siblings say. Where all between is
-made of these levels and of those before (:mod:`rejex_stream.features.preset`), both are kept and
-the rest is made again; a row that does not come back so (it follows a gap, or one of another
-sensor) is kept whole beside them.
+A row begins with the levels of its channels, and ends with phases of the calendar and with what
+siblings say. Where all between is made of these levels and of those before
+(:mod:`rejex_stream.features.preset`), both are kept and the rest is made again; a row that does not
+come back so (it follows a gap, or one of another sensor) is kept whole beside them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rejex_stream.features import FeatureSpec
+from rejex_stream.features.preset import blocks_of
 from rejex_stream.types import FloatArray
 
 BLOCK = 64
@@ -59,7 +59,7 @@ def shape_of(features: FeatureSpec) -> RowShape:
         return RowShape(width, width, reach=reach)
     recent = features.start_recent()
     start = np.full((recent.reach, d), np.nan)
-    n_last = width - len(replace(features, siblings="").names)
+    n_last = width - d * len(blocks_of(features.preset or "raw", d))
 
     def make(kept: FloatArray) -> FloatArray:
         return np.hstack((recent.made_of(start, kept[:, :d])[0], kept[:, d:]))

@@ -22,7 +22,7 @@ from rejex_stream.engine.snapshot import pack_array, seal, unpack_array, unseal
 from rejex_stream.engine.spec import Decision, EngineSpec
 from rejex_stream.errors import WAY_OUT, CheckpointError
 from rejex_stream.features import FeatureSpec, MissingChannelError, SensorFeatures
-from rejex_stream.features.columns import LARGEST
+from rejex_stream.features.columns import LARGEST, phases_of
 from rejex_stream.features.preset import MISSING, RecentRows
 from rejex_stream.incidents import (
     ChannelLimits,
@@ -141,9 +141,9 @@ class StreamState:
 
     __slots__ = (
         "_allow_nan", "_at_once", "_calendar", "_earlier", "_explainer", "_fast_path",
-        "_fast_path_model", "_features", "_gaps", "_interim", "_judge", "_kept", "_limits",
-        "_make_fast_path", "_make_interim", "_mutes", "_noise", "_recent", "_resting", "_sensors",
-        "_waiting", "beside", "model", "plans", "seq", "stream_key", "tracker",
+        "_fast_path_model", "_features", "_gaps", "_has_phases", "_interim", "_judge", "_kept",
+        "_limits", "_make_fast_path", "_make_interim", "_mutes", "_noise", "_recent", "_resting",
+        "_sensors", "_waiting", "beside", "model", "plans", "seq", "stream_key", "tracker",
     )  # fmt: skip
 
     def __init__(
@@ -166,6 +166,7 @@ class StreamState:
         self._mutes, self._limits = Mutes(features.channels), LimitCheck(limits, features.channels)
         self._features, self.model, self._judge = features, model, judge
         self._at_once, self._allow_nan = features.is_at_once, model.allow_nan
+        self._has_phases = self._at_once and features.preset == "sensor_seasonal"
         self._explainer = explainer
         self._sensors: dict[str, SensorFeatures] = {}
         self._recent: dict[str, RecentRows] = {}  # of sensors whose rows are made at once
@@ -779,6 +780,9 @@ class StreamState:
         for i, reading in enumerate(readings):  # up to where its noise is looked at
             of_sensor.setdefault((reading.sensor, (seq + i) // NOISE_EVERY), []).append(i)
         beside = None if self.beside is None else self._take_beside(len(readings))
+        if self._has_phases:
+            phases = phases_of([reading.event_time_ms for reading in readings])
+            beside = phases if beside is None else np.concatenate((phases, beside), axis=1)
         made: list[FloatArray] = []
         which: list[int] = []
         for (name, _), at in of_sensor.items():

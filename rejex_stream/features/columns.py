@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
+import numpy as np
 
 from rejex_stream.readable import utc
+from rejex_stream.types import FloatArray
 
 Row: TypeAlias = list[float]
 LARGEST = 1e150
@@ -26,6 +28,7 @@ _Rolled: TypeAlias = tuple[
 ]  # fmt: skip
 _MIN_SQUARED = 1e-140  # squares of less lose their digits to underflow
 _DAY_MS, _LONGEST_MONTH = 86_400_000, 31
+CALENDAR = ("hour_of_day", "day_of_week", "days_to_month_end")
 _MONDAY_MS = 4 * _DAY_MS  # 1970-01-05 was a Monday
 
 
@@ -124,22 +127,31 @@ class AngleLag(Lag):
             row += _on_circle(past, self.period)
 
 
+def phase(kind: str, at_ms: int) -> tuple[float, float]:
+    """Return sine and cosine of where in a day or week a time is, or how far from a month's end."""
+    if kind == "days_to_month_end":
+        at = utc(at_ms)
+        angle = 2 * math.pi * (monthrange(at.year, at.month)[1] - at.day) / _LONGEST_MONTH
+    else:
+        period_ms = _DAY_MS if kind == "hour_of_day" else 7 * _DAY_MS
+        angle = 2 * math.pi * ((at_ms - _MONDAY_MS) % period_ms) / period_ms
+    return math.sin(angle), math.cos(angle)
+
+
+def phases_of(times_ms: Sequence[int]) -> FloatArray:
+    """Return all phases of the calendar at some times, shape (m, 6)."""
+    return np.array([[x for kind in CALENDAR for x in phase(kind, ms)] for ms in times_ms])
+
+
 class Calendar(Column):
-    """Sine and cosine of the phase within a day or a week, or of the days to a month's end."""
+    """The phase of a calendar."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
     def update(self, now_ms: int, values: Sequence[float], row: Row) -> bool:
-        """Append the value, if there is one yet."""
-        if self.kind == "days_to_month_end":
-            at = utc(now_ms)
-            angle = 2 * math.pi * (monthrange(at.year, at.month)[1] - at.day) / _LONGEST_MONTH
-        else:
-            period_ms = _DAY_MS if self.kind == "hour_of_day" else 7 * _DAY_MS
-            angle = 2 * math.pi * ((now_ms - _MONDAY_MS) % period_ms) / period_ms
-        row.append(math.sin(angle))
-        row.append(math.cos(angle))
+        """Append the two."""
+        row += phase(self.kind, now_ms)
         return True
 
 

@@ -22,7 +22,7 @@ Block: TypeAlias = tuple[str, int | None]
 
 PresetName: TypeAlias = Literal["raw", "sensor", "lags", "sensor_lags", "sensor_seasonal"]
 PRESETS: Final[tuple[str, ...]] = get_args(PresetName)
-AT_ONCE: Final = ("sensor", "lags", "sensor_lags")
+AT_ONCE: Final = ("sensor", "lags", "sensor_lags", "sensor_seasonal")
 """Presets whose rows are made for a batch at once."""
 
 FEW_CHANNELS: Final = 10
@@ -43,7 +43,7 @@ def blocks_of(preset: str, n_channels: int) -> tuple[Block, ...]:
     ``sensor_seasonal``: ``sensor``, and the phases of the calendar beside it. ``raw``: level.
     """
     level: Block = ("raw", None)
-    if preset not in (*AT_ONCE, "sensor_seasonal"):
+    if preset not in AT_ONCE:
         return (level,)
     shape: tuple[Block, ...] = (level,)
     if preset != "lags":

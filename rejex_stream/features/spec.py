@@ -18,6 +18,7 @@ import numpy as np
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.features.columns import (
+    CALENDAR,
     Angle,
     AngleLag,
     AngleRolling,
@@ -50,7 +51,6 @@ BESIDE: Final[str] = "siblings"
 """The kind of what a sensor read before and its siblings then, and both smoothed."""
 _KINDS: tuple[str, ...] = (*get_args(FeatureKind), BESIDE)
 _ROLLING = ("deviation", "mean", "std", "min", "max")
-_CALENDAR = ("hour_of_day", "day_of_week", "days_to_month_end")
 _ON_CIRCLE = ("raw", "lag", "mean")  # of an angle these are a sine and a cosine
 _NOT_ON_CIRCLE = ("min", "max")
 
@@ -116,7 +116,7 @@ class Feature:
         where = f"feature {self.kind!r}" + (f" of channel {self.channel!r}" if self.channel else "")
         if self.kind not in _KINDS:
             raise ConfigError(f"{where} is unknown: use one of {', '.join(_KINDS)}.")
-        if self.kind in _CALENDAR:
+        if self.kind in CALENDAR:
             if self.channel or self.events is not None or self.seconds is not None:
                 raise ConfigError(f"{where} takes no channel and no span: remove them.")
             return
@@ -140,7 +140,7 @@ class Feature:
     @property
     def names(self) -> tuple[str, ...]:
         """The columns this feature fills."""
-        if self.kind in _CALENDAR:
+        if self.kind in CALENDAR:
             return (f"{self.kind}_sin", f"{self.kind}_cos")
         if self.kind == BESIDE:
             before, siblings = f"{self.channel}_before", f"{self.channel}_siblings"
@@ -343,7 +343,7 @@ class FeatureSpec:
             for kind, events in shape
         )
         if self.preset == "sensor_seasonal":
-            made += tuple(Feature(kind) for kind in _CALENDAR)  # type: ignore[arg-type]
+            made += tuple(map(Feature, CALENDAR))  # type: ignore[arg-type]
         return made + beside
 
     @property
@@ -366,7 +366,7 @@ class FeatureSpec:
         """The columns that are channels as they are; without any, all but the calendar's."""
         kinds = [feature.kind for feature in self.columns for _ in feature.names]
         raw = tuple(i for i, kind in enumerate(kinds) if kind == "raw")
-        return raw or tuple(i for i, kind in enumerate(kinds) if kind not in _CALENDAR)
+        return raw or tuple(i for i, kind in enumerate(kinds) if kind not in CALENDAR)
 
     @property
     def level_of_channel(self) -> dict[int, int]:
@@ -389,9 +389,8 @@ class FeatureSpec:
 
         With `partial`, a reading with some channels missing has a row too.
         """
-        d = len(self.measured)
+        d, carry = len(self.measured), self.carry_forward_events
         shape = blocks_of(self.preset or "raw", d)
-        carry = self.carry_forward_events
         return RecentRows(shape, d, carry, self._picked(), partial=partial)
 
     def _picked(self) -> tuple[int, ...] | None:
@@ -456,8 +455,7 @@ class SensorFeatures:
         if self._behind:
             beside = [short_way(values[a] - values[b], period) for a, b, period in self._behind]
             values = [*values, *beside]
-        row: Row = []
-        ready = True
+        row, ready = list[float](), True
         for column in self._columns:
             ready = column.update(now_ms, values, row) and ready
         return row if ready else None
@@ -467,8 +465,7 @@ class SensorFeatures:
 
         It is known by a column over the last 24 events or more; where there is none, of no channel.
         """
-        rolling = [column for column in self._columns if isinstance(column, Rolling)]
-        long = [one for one in rolling if len(one.points) >= NOISE_OF]
+        long = [c for c in self._columns if isinstance(c, Rolling) and len(c.points) >= NOISE_OF]
         past = np.full((NOISE_OF, len(self._channels)), math.nan)
         for one in long:
             if one.channel < past.shape[1]:
@@ -510,7 +507,7 @@ class MissingChannelError(Exception):
 def _column(
     feature: Feature, channels: tuple[str, ...], pairs: Sequence[tuple[str, str]]
 ) -> Column:
-    if feature.kind in _CALENDAR:
+    if feature.kind in CALENDAR:
         return Calendar(feature.kind)
     if feature.behind:
         channel = len(channels) + pairs.index((feature.channel, feature.behind))

@@ -17,7 +17,7 @@ import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -381,6 +381,7 @@ def _easiest(n: int, r: int, width: int) -> tuple[int, float, float]:
     """Return the first of the `width` >= 1 ranks that flip most easily, and two tolerances."""
     # From the first tolerance on all of them are rejected, below the second no other rank is.
 
+    @cache
     def distance(rank: int) -> float:
         return _flip_tolerance(rank, n, r) if 0 <= rank <= n else math.inf
 

@@ -67,6 +67,7 @@ def anomaly_count(n: int, contamination: float) -> int:
     return math.floor(n * decimal(contamination))
 
 
+@lru_cache(maxsize=4_096)
 def checked_count(n: int, contamination: float, fix: Callable[[], str] | None = None) -> int:
     """Return r >= 1, or refuse the arguments with the smallest window that could work.
 

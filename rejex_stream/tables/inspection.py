@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -454,6 +455,7 @@ class _Scan:
                 if moment.tzinfo is None:
                     self._without_zone = self._without_zone or text
                     self._order.repeated += zone is not None and is_repeated(moment, zone)
+                    naive = zone is not None  # else the next ones say nothing new
         many = [name for name, values in self._values.items() if len(values) > 2]
         guess = replace(guess, flags=tuple(name for name in guess.flags if name not in many))
         no_angle = [name for name, ends in self._ends.items() if not in_degrees(ends)]
@@ -483,7 +485,9 @@ class _Scan:
             self._unreadable = self._unreadable or (None if empty or reading.silent else reading)
             return
         self._n_events += 1
-        for name, value in zip(self._decoder.channels, reading.values, strict=True):
+        is_odd = self._values or self._ends or not isfinite(sum(reading.values))
+        named = zip(self._decoder.channels, reading.values, strict=True)
+        for name, value in named if is_odd else ():
             if value != value:  # noqa: PLR0124 - nan
                 self._missing[name] += 1
                 if change := unit_change(value):

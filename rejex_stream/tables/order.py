@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from statistics import median
@@ -20,7 +20,7 @@ class TimeOrder:
         self.repeated = 0
         self._duplicates = self._back = 0
         self._last: dict[str, tuple[int, float]] = {}  # and the newest so far
-        self._recent: dict[str, deque[int]] = {}
+        self._recent = defaultdict[str, deque[int]](lambda: deque(maxlen=_RECENT))
         self._steps: list[int] = []
         self._counts: Counter[int] = Counter()
         self._longest = (0, 0)
@@ -35,7 +35,7 @@ class TimeOrder:
         return median(self._steps) if self._steps else 0
 
     def add(self, sensor: str, now_ms: int) -> None:
-        recent = self._recent.setdefault(sensor, deque(maxlen=_RECENT))
+        recent = self._recent[sensor]
         before, newest = self._last.get(sensor, (None, -math.inf))
         if before is not None and now_ms <= newest and now_ms in recent:
             self._duplicates += 1

@@ -21,7 +21,7 @@ from rejex_stream.readable import ChannelReading, TypicalRows
 from rejex_stream.rejection.window import joint_severity
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.tables.inspection import Table
-from rejex_stream.threads import one_thread
+from rejex_stream.threads import one_thread, seldom_collecting
 from rejex_stream.types import (
     Incident,
     Invalid,
@@ -36,7 +36,7 @@ from rejex_stream.types import (
 _COLUMNS = ("label", "severity", "rank", "reason")
 _MAX_NAMED = 2
 _MAX_USUAL = 1_000
-_BATCH = 5_000
+_BATCH = 20_000  # the more of a stream at once, the less an event costs
 
 
 def judge_table(
@@ -46,6 +46,7 @@ def judge_table(
     on_judged: Callable[[Sequence[Reading], Sequence[Verdict]], object],
     on_progress: Callable[[int], object] = int,
     *,
+    on_unread: Callable[[Mapping[int, Invalid]], object] = len,
     on_told: Callable[[Sequence[Incident]], object] = len,
     rules: ReorderRules | None = None,
 ) -> tuple[OutcomeCounts, list[FitFailed]]:
@@ -54,12 +55,15 @@ def judge_table(
     Where a fit failed, the model before went on.
     """
     engine, counts, done = Engine(spec, InlineExecutor()), OutcomeCounts(), 0
-    rows = ReorderBuffer(rules or ReorderRules())
+    rows = ReorderBuffer(rules) if rules and rules.any else None
     failures = list[FitFailed]()
-    with one_thread():
+    with one_thread(), seldom_collecting():
         while batch := list(islice(records, _BATCH)):
-            pairs = zip(*decode_records(decoder, batch), strict=True)
-            items = [item for pair in pairs for _, item in rows.add(*pair)]
+            taken, items = decode_records(decoder, batch)
+            pairs = [*zip(taken, items, strict=True)]
+            on_unread({one.position.offset: i for one, i in pairs if isinstance(i, Invalid)})
+            if rows is not None:
+                items = [item for pair in pairs for _, item in rows.add(*pair)]
             readings = [item for item in items if isinstance(item, Reading)]
             counts.n_invalid += sum(isinstance(i, Invalid) and not i.silent for i in items)
             verdicts = engine.process(readings)
@@ -104,10 +108,8 @@ class Episode:
             self.incident, self.opened_ms = later.incident, later.opened_ms
         self.channels += later.channels
         # Rolling columns stay odd after a fault, so scores may be higher than in it.
-        own, other = (
-            (self.departure, self.severity or 0.0),
-            (later.departure, later.severity or 0.0),
-        )
+        own = self.departure, self.severity or 0.0
+        other = later.departure, later.severity or 0.0
         if later.severity is not None:
             self.severity = max(own[1], other[1])
         if other > own:

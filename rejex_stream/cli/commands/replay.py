@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from rejex_stream.cli import show
+from rejex_stream.cli.bars import counting
 from rejex_stream.config import Config, assembly, load_config
 from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.decode import Decoder
@@ -44,10 +45,9 @@ class _Comparison:
             counts.add(outcomes)
         if len(by_config) == 1:
             return
-        before_of = self._unpaired
-        before_of |= {outcome.record.position: outcome for outcome in by_config[0]}
+        self._unpaired |= {outcome.record.position: outcome for outcome in by_config[0]}
         for after in by_config[1]:
-            before = before_of.pop(after.record.position, None)
+            before = self._unpaired.pop(after.record.position, None)
             was, is_ = _label(before), _label(after)
             self.labels[was, is_] += 1
             if was != is_:
@@ -87,8 +87,7 @@ def replay(
             raise ConfigError(
                 f"input.format = {each.input.format!r} is not replayed yet: expected json or csv."
             )
-    since_ms = None if since is None else moment_ms(since, "--since")
-    comparison = _judged(configs, since_ms)
+    comparison = _judged(configs, None if since is None else moment_ms(since, "--since"))
     if output is show.As.JSON:
         show.print_json(_as_plain(comparison))
     else:
@@ -121,7 +120,8 @@ def _judged(configs: Sequence[Config], since_ms: int | None) -> _Comparison:
     if len(judges) == 1:  # nobody will look at more than labels
         judges[0].spec = replace(judges[0].spec, evidence=False)
         judges[0].settings = judges[0].settings.replace(review_context_events=0)
-    with one_thread(), seldom_collecting():
+    done = 0
+    with one_thread(), seldom_collecting(), counting(None, "records") as progress:
         for partition, decoders, records in histories(configs):
             states = [
                 judge.state(partition, decoder)
@@ -129,6 +129,7 @@ def _judged(configs: Sequence[Config], since_ms: int | None) -> _Comparison:
             ]
             while batch := list(islice(records, _BATCH)):
                 comparison.add(*(_since(since_ms, state.process(batch)) for state in states))
+                progress(done := done + len(batch))
     return comparison
 
 
@@ -153,19 +154,16 @@ def histories(
     settings = assembly.kafka_settings(configs[0])
     for topic in settings.topics.input:
         for partition in partitions_of(settings, topic):
-            yield (
-                partition,
-                list(map(assembly.kafka_decoder, configs)),
-                read_partition(settings, partition),
-            )
+            decoders = list(map(assembly.kafka_decoder, configs))
+            yield partition, decoders, read_partition(settings, partition)
 
 
 def _print(comparison: _Comparison, configs: list[str]) -> None:
     by_config = [dict(show.outcome_rows(counts)) for counts in comparison.counts]
     names = dict.fromkeys(name for rows in by_config for name in rows)
     shown = [(name, *(rows.get(name, "0") for rows in by_config)) for name in names]
-    n_records = comparison.counts[0].n_events
-    show.print_table(["", *configs], shown, title=f"{n_records:,} records judged")
+    title = f"{comparison.counts[0].n_events:,} records judged"
+    show.print_table(["", *configs], shown, title=title)
     if len(configs) == 1:
         return
     facts = [

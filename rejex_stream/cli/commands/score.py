@@ -28,8 +28,6 @@ from rejex_stream.cli.show import (
     print_table,
 )
 from rejex_stream.config import name_of
-from rejex_stream.decode import Decoder
-from rejex_stream.decode.mapping import decode_all
 from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, explaining_os_errors
 from rejex_stream.incidents.incident_settings import Alarms
@@ -44,7 +42,7 @@ from rejex_stream.tables.guess import Asked
 from rejex_stream.tables.inspection import Table
 from rejex_stream.tables.json_fields import Feed, open_file
 from rejex_stream.tables.scored import Episode, Episodes, ScoredCsv, judge_table
-from rejex_stream.types import Invalid, Label, OutcomeCounts, Reading, Record, Verdict
+from rejex_stream.types import Invalid, Label, OutcomeCounts, Reading, Verdict
 
 
 @options.gathering(asked=options.known)
@@ -91,8 +89,8 @@ def score(  # noqa: PLR0917 - one parameter an option
         )  # fmt: skip
         _save_config(save_config, table, choice, file)
         read = opened(table.settings(), table.told(), pooled=choice.pooled)
-        decoder, records = _BatchDecoder(read.decoder), read.records
-        truth, episodes = Counter[tuple[bool, Label]](), Episodes(decoder.channels)
+        records, unread = read.records, dict[int, Invalid]()  # of a batch
+        truth, episodes = Counter[tuple[bool, Label]](), Episodes(read.decoder.channels)
         to_file = _writer(verdicts, exits)
         scored = None if out is None else ScoredCsv(_as_table(table), _opened(out, exits))
         records = records if scored is None else scored.passing(records)
@@ -107,15 +105,16 @@ def score(  # noqa: PLR0917 - one parameter an option
             episodes.add(readings, batch)
             to_file(batch)
             if scored is not None:
-                scored.add(batch, decoder.invalid)
-            decoder.invalid.clear()
+                scored.add(batch, unread)
+            unread.clear()
 
         begun = clock.monotonic()
         # Which channels speak, and what comes to an incident that is open.
         spec = dataclasses.replace(choice.spec, evidence=True, alarms=Alarms())
         counts, failures = judge_table(
-            spec, decoder, records, take, progress, on_told=episodes.take_told, rules=read.rules
-        )
+            spec, read.decoder, records, take, progress,
+            on_unread=unread.update, on_told=episodes.take_told, rules=read.rules,
+        )  # fmt: skip
         if scored is not None:
             scored.finish()
         spent = clock.monotonic() - begun
@@ -250,25 +249,6 @@ def _row(episode: Episode) -> tuple[str, ...]:
         else "{} of 100 ({})".format(*grade(episode.severity, episode.anomalies)),
         "; ".join([*map(DisplayNames().reading_text, episode.reads), *further]) or "–",
     )
-
-
-class _BatchDecoder:
-    """Decodes, and holds the unreadable rows of a batch by their offset."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder, self.channels = decoder, decoder.channels
-        self.expand = getattr(decoder, "expand", None)  # of a record with several readings
-        self.invalid: dict[int, Invalid] = {}
-
-    def decode(self, record: Record) -> Reading | Invalid:
-        return self.decode_all([record])[0]
-
-    def decode_all(self, records: Sequence[Record]) -> list[Reading | Invalid]:
-        items = decode_all(self._decoder, records)
-        for record, item in zip(records, items, strict=True):
-            if isinstance(item, Invalid):
-                self.invalid[record.position.offset] = item
-        return items
 
 
 def _writer(path: Path | None, exits: ExitStack) -> Callable[[Sequence[Verdict]], object]:

@@ -30,6 +30,7 @@ OWNERS = {
     "rejex_stream/engine/refit.py": "fits",
     "rejex_stream/run/review_items.py": "review items",
     "rejex_stream/monitor/": "monitors",
+    "rejex_stream/engine/sensor_registry.py": "who is heard of",
     "rejex_stream/operate/": "metrics",
     "rejex_stream/encode/": "encoding, messages",
     "rejex_connectors/": "encoding, messages",
@@ -45,11 +46,11 @@ PARTS = {
     "rejex_stream/rejection/": "judging: band, label, severity, verdict",
     "rejex_stream/engine/model.py": "row buffer",
     "rejex_stream/incidents/": "incidents, plans, mutes",
-    "rejex_stream/engine/sensor_registry.py": "loop: lives, outcomes, commits",
     "rejex_stream/engine/engine.py": "engine: the batch, by key",
     "rejex_stream/engine/stream_state.py": "engine: a stream",
     "rejex_stream/engine/": "engine: other",
-    "rejex_stream/run/": "loop: lives, outcomes, commits",
+    "rejex_stream/run/commit.py": "commits",
+    "rejex_stream/run/": "loop, outcomes",
 }
 """Of an engine and a loop: the innermost of these."""
 ENGINE = "Engine.process"

@@ -226,7 +226,7 @@ def row(
         sink.spent, sink.verdicts, sink.bytes = 0.0, 0, 0
         at_last()
 
-    def judged(_: Partition, readings: Sequence[object], __: object, seconds: float) -> None:
+    def judged(_: Partition, readings: Sequence[object], seconds: float) -> None:
         fits.judged()
         metrics.scoring_duration.observe(seconds / len(readings))
 

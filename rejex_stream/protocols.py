@@ -167,7 +167,7 @@ class Sink(Protocol):
     """
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
-        """Accept outcomes; they count only after :meth:`commit`."""
+        """Accept outcomes of one partition; they count only after :meth:`commit`."""
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> None:
         """Make all written outcomes durable, with the offsets to go on from; all or nothing."""

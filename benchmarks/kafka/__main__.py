@@ -27,10 +27,10 @@ from benchmarks.kafka.setting import (
 )
 
 PARTS_CAPTION = (
-    "Whose the processor time of an event is, HBOS, Python's core, µs; differences of medians, so "
-    "a rough guide: the paired ratios above decide whether 70 % of the bare loop, the aim, is "
-    "reached. What the engine alone takes is in engine.md; the rest is the client, decoding, "
-    "monitors, evidence, review context, metrics, encoding and headers."
+    "Whose the processor time of an event is, HBOS, µs; differences of medians, so a rough guide. "
+    "What the bare client takes for the same bytes is the bound: no service with it takes less. "
+    "What the engine alone takes is in engine.md; the rest of all else is decoding, monitors, "
+    "review context, metrics, and making messages."
 )
 
 
@@ -44,9 +44,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     with broker(first) as bootstrap:
         rows = throughput.throughput(bootstrap, last, n_events, repeats)
         n_many = max(n_events, MANY.warm + 60_000)
-        many = throughput.throughput(bootstrap, last, n_many, repeats, MANY, ["HBOS"])
+        fast = CLIENTS[-1:]  # the other is at its own limit with few sensors
+        many = throughput.throughput(bootstrap, last, n_many, repeats, MANY, ["HBOS"], fast)
         n_most = MOST.warm + 60_000
-        fast = CLIENTS[-1:]
         most = throughput.throughput(bootstrap, last, n_most, repeats, MOST, ["HBOS"], fast)
         waits = []
         for client in CLIENTS:

@@ -39,7 +39,7 @@ from benchmarks.kafka.setting import (
     fill,
     settings_of,
 )
-from benchmarks.kafka.takeover import Commits, Workers, feeding
+from benchmarks.kafka.workers import Commits, Workers, feeding
 
 FASTER = 20
 SYNC_S = 15 / FASTER

@@ -89,25 +89,28 @@ PARTS = [
     "client",
     "passing a value through",
     "what the service writes instead",
-    "detector and all else",
-    "service",
-    "70 % of pass-through would allow",
-    "70 % of same bytes would allow",
+    "all else, Python's core",
+    "all else, native core",
+    "client's share of the service, Python's core",
+    "client's share of the service, native core",
 ]
 
 
 def parts(rows: list[list[Any]]) -> list[list[Any]]:
-    """Return whose the processor time of an event is, from the rows of HBOS; µs."""
+    """Return whose the processor time of an event is, from the rows of HBOS; µs, and shares."""
     cost = {(row[0], row[1]): row[4] for row in rows}
     found: list[list[Any]] = []
     for client in CLIENTS:
         through, same = cost[client, PASS_THROUGH], cost[client, SAME_BYTES]
-        whole = cost[client, service_of("HBOS")]
+        named = [service_of("HBOS", core) for core in ("Python", "native")]
+        whole = [cost.get((client, name)) for name in named]
         found.append(
             [
                 client,
-                *(round(part, 1) for part in (through, same - through, whole - same, whole)),
-                *(round(base / 0.7, 1) for base in (through, same)),
+                round(through, 1),
+                round(same - through, 1),
+                *(service and round(service - same, 1) for service in whole),
+                *(service and f"{same / service:.0%}" for service in whole),
             ]
         )
     return found

@@ -7,7 +7,7 @@ import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain
 from typing import TypeAlias
 
 from rejex_connectors.kafka.clients import Consumer, Message, Producer
@@ -51,10 +51,10 @@ class KafkaSink:
         source.settle_transaction = self._settle
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
-        """Buffer; nothing is encoded or sent before :meth:`commit`. O(outcomes)."""
-        for (topic, partition), group in groupby(outcomes, key=lambda o: o.record.position[:2]):
-            parts = self._written.setdefault(Partition(topic, partition), [])
-            parts.append(partial(self._messages.of, list(group)))
+        """Buffer; nothing is encoded or sent before :meth:`commit`."""
+        for outcome in outcomes[:1]:
+            parts = self._written.setdefault(Partition(*outcome.record.position[:2]), [])
+            parts.append(partial(self._messages.of, list(outcomes)))
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> None:
         """Make what was written durable, with the offsets, in one transaction.

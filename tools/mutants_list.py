@@ -218,14 +218,14 @@ MUTANTS = (
     Mutant(
         "m70",
         "distances are put on one scale by rows that they were fitted on",
-        "rows = both[~out if len(X) > 1 else out]",
-        "rows = both",
+        "fitted = _Moments(self, fold if len(self.sums) > 1 else None)",
+        "fitted = _Moments(self)",
         "tests/test_detectors_sensor.py::test_a_forecast_raises_few_rows_in_which_nothing_is_wrong",
     ),
     Mutant(
         "m71",
         "what the other channels explain of a jump counts as an error",
-        "inverse = np.linalg.inv(covariance)",
+        "inverse = np.linalg.inv(covariance + _MIN_ERROR * np.eye(len(covariance)))",
         "inverse = np.diag(1.0 / np.diag(covariance))",
         "tests/test_detectors_sensor.py::"
         "test_a_jump_that_the_other_channels_do_not_make_is_a_larger_error_than_one_that_they_make",

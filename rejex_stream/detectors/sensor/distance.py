@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -31,6 +31,8 @@ _FLOOR = 1e-9
 _MIN_ERROR = 1e-6
 """Least variance of a forecast's error, as a share of that of the changes it forecasts."""
 _RIDGE = 1.0
+_SAFE = 300.0
+"""Size of the logarithm of a deviation up to which no sum of squares overflows or loses digits."""
 _FOLDS = 5  # so that what is fitted without one has seen nearly as many rows as what speaks
 _STRETCHES = 8
 """Of which each fold is made, so that no regime of a stream lies in one fold alone: its rows would
@@ -438,43 +440,18 @@ def fit_distance(X: FloatArray, least: FloatArray | None = None) -> Distance:
 
     With `least` of shape (d,) the deviation of a column is no less than that.
     """
-    return _Fitted.on(X, least).distance
-
-
-class _Fitted(NamedTuple):
-    """A distance, and the rows it was fitted on as it scales and centres them."""
-
-    distance: Distance
-    Z: FloatArray
-
-    @classmethod
-    def on(cls, X: FloatArray, least: FloatArray | None = None) -> Self:
-        scale = fit_scale(X)
-        if least is not None:
-            scale = SoftScale(scale.centre, np.maximum(X.std(axis=0), least))
-        Z = scale.apply(X)
-        mean = Z.mean(axis=0)
-        Z -= mean
-        return cls(Distance(scale, mean, *_whitening(Z)), Z)
-
-    def with_others(self, Y: FloatArray, which: npt.NDArray[np.intp]) -> Distance:
-        """Return the distance fitted on the same rows with other values, Y, in some columns."""
-        # Along a single column numpy would add in pairs.
-        which = which if len(which) != 1 else np.append(which, which - 1)
-        X = Y.take(which, axis=1)
-        was, Z, part = self.distance, self.Z.copy(), fit_scale(X)
-        centre, spread, mean = was.scale.centre.copy(), was.scale.spread.copy(), was.mean.copy()
-        centre[which], spread[which] = part.centre, part.spread
-        new = part.apply(X)
-        mean[which] = new_mean = new.mean(axis=0)
-        Z[:, which] = new - new_mean
-        return Distance(SoftScale(centre, spread), mean, *_whitening(Z))
-
-
-def _whitening(Z: FloatArray) -> tuple[FloatArray, tuple[float, float]]:
-    """Return what whitens rows like Z of shape (n, d), which are centred, and how it is shrunk."""
+    scale = fit_scale(X)
+    if least is not None:
+        scale = SoftScale(scale.centre, np.maximum(X.std(axis=0), least))
+    Z = scale.apply(X)
+    mean = Z.mean(axis=0)
+    Z -= mean
     covariance, share = shrunk_covariance(Z)
-    return _root(covariance), (share, share * float(np.trace(covariance)) / len(covariance))
+    return Distance(scale, mean, _root(covariance), _shrunk_by(covariance, share))
+
+
+def _shrunk_by(covariance: FloatArray, share: float) -> tuple[float, float]:
+    return share, share * float(np.trace(covariance)) / len(covariance)
 
 
 def _root(covariance: FloatArray, share: float = 0.0) -> FloatArray:
@@ -532,50 +509,153 @@ def fit_max_distance(
     What is quiet, and the scales, may be those of another that is `like` it: most of the time goes
     into these.
     """
-    fitted, quiet, surprise = _Fitted.on(X), None, None
-    (plain, Z), logs = fitted, np.flatnonzero(spreads)
+    logs = np.flatnonzero(spreads)
     floors = _QUIET * np.median(X[:, logs], axis=0)
     logs, floors = logs[floors > 0], floors[floors > 0]
     if like is not None:
         known = like.low_variance
         logs, floors = (logs[:0], floors[:0]) if known is None else (known.logs, known.floors)
     if not len(logs) and steps is None:
-        return plain
-    Y, of_quiet, of_errors = X.copy(), None, None
-    Y[:, logs] = np.log(np.maximum(X[:, logs], 0.0) + floors)
+        return fit_distance(X)
+    Y = np.log(np.maximum(X[:, logs], 0.0) + floors)
+    folds = _Folds(X, Y, logs, _FOLDS if like is None else 1)
+    fitted, of_quiet, of_errors, quiet, surprise = _Moments(folds), None, None, None, None
     if like is None:
-        first, second, errors = _unseen(X, Y, logs, steps)
+        first, second, errors = folds.unseen(steps)
         of_quiet = Knots.of(first, second) if len(logs) else None
         of_errors = Knots.of(first, errors, _RARE) if steps is not None else None
     else:
         of_quiet = None if known is None else known.knots
         of_errors = None if like.prediction_error is None else like.prediction_error.knots
     if of_quiet is not None:
-        usual = np.quantile(Y[:, logs], 1 - _TAIL, axis=0)
-        quiet = LowVarianceDistance(fitted.with_others(Y, logs), logs, floors, usual, of_quiet)
+        usual = np.quantile(Y, 1 - _TAIL, axis=0)
+        quiet = LowVarianceDistance(fitted.distance(1), logs, floors, usual, of_quiet)
     if steps is not None:
-        surprise = replace(fit_prediction_error(plain, Z, steps), knots=of_errors)
-    return MaxDistance(plain, quiet, surprise)
+        surprise = PredictionErrorDistance(fitted.forecast(steps)[0], of_errors)
+    return MaxDistance(fitted.distance(0), quiet, surprise)
 
 
-def fit_prediction_error(plain: Distance, Z: FloatArray, steps: Steps) -> PredictionErrorDistance:
-    """Fit the forecast on rows of shape (n, d), scaled and centred; O(n d² + (c + p)³)."""
-    return PredictionErrorDistance(_forecast(Z, Z.T @ Z / len(Z), plain.scale.spread, steps))
+class _Folds:
+    """Rows in folds of which one can be left out, with other values in some of the columns.
+
+    Sums and products are made once a fold. Those of all others but one are sums of these, so that
+    nothing is subtracted.
+    """
+
+    def __init__(
+        self, X: FloatArray, Y: FloatArray, which: npt.NDArray[np.intp], n_folds: int
+    ) -> None:
+        fold_of = np.arange(len(X)) // max(1, len(X) // (_FOLDS * _STRETCHES)) % n_folds
+        self.order, d = np.argsort(fold_of, kind="stable"), X.shape[1]
+        self.ends = np.searchsorted(fold_of[self.order], np.arange(fold_of.max() + 2)).tolist()
+        # What has other values comes first and these last: so the columns of X lie side by side,
+        # and so do those with other values.
+        k, rest = len(which), np.delete(np.arange(d), which)
+        own = np.append(which, rest)
+        self.columns = (own, slice(d)), (np.append(rest, which), slice(k, None))
+        self.rows = rows = np.hstack([X.take(own, axis=1), Y]).take(self.order, axis=0)
+        self.near = _near(rows)
+        rows -= self.near
+        self.reach = np.maximum(rows.max(axis=0), -rows.min(axis=0))
+        self.squares = rows * rows
+        parts = [rows[start:stop] for start, stop in pairwise(self.ends)]
+        self.sums = np.array([part.sum(axis=0) for part in parts])
+        self.products = np.array([part.T @ part for part in parts])
+
+    def unseen(self, steps: Steps | None) -> FloatArray:
+        """Return what the rows of each fold score by what is fitted on the others, shape (3, n).
+
+        By the distance, by that with other values, and by the forecast.
+        """
+        found = np.zeros((3, len(self.rows)))
+        for fold, (start, stop) in enumerate(pairwise(self.ends)):
+            fitted = _Moments(self, fold if len(self.sums) > 1 else None)
+            out, part = self.order[start:stop], slice(start, stop)
+            for i in range(1 + (self.rows.shape[1] > len(self.columns[0][0]))):
+                found[i, out] = fitted.scores(i, part)
+            if steps is not None:
+                root, errors = fitted.forecast(steps)
+                found[2, out] = PredictionErrorDistance(root).squared(errors[part])
+        return found
 
 
-def _forecast(Z: FloatArray, second: FloatArray, spread: FloatArray, steps: Steps) -> FloatArray:
-    """Return the root of forecasts, by rows Z and their second moments."""
-    # Of scaled columns: a sum of columns in their own units is one of scaled columns, and a number.
-    changes, before = (weights * spread[:, None] for weights in steps)
-    before /= _lengths(before, second)
-    size, along = _lengths(changes, second), second @ before
-    ridge = _RIDGE * np.eye(before.shape[1])
-    weights = np.linalg.solve(len(Z) * (before.T @ along) + ridge, len(Z) * (along.T @ changes))
-    # Of rows with a mean of 0, so that the forecast has no constant.
-    made = (changes - before @ weights) / size
-    covariance = shrunk_covariance(Z @ made)[0] + _MIN_ERROR * np.eye(made.shape[1])
-    inverse = np.linalg.inv(covariance)
-    return np.ascontiguousarray(made @ (inverse / np.sqrt(np.diag(inverse))))
+class _Moments:
+    """What all rows have in common, or all but those of a fold."""
+
+    def __init__(self, folds: _Folds, fold: int | None = None) -> None:
+        self._columns, self._rows, self._squares = folds.columns, folds.rows, folds.squares
+        self._out = slice(0, 0) if fold is None else slice(*folds.ends[fold : fold + 2])
+        self._n = n = len(folds.rows) - (self._out.stop - self._out.start)
+        kept = [i for i in range(len(folds.sums)) if i != fold]
+        centre, products = folds.sums[kept].sum(axis=0) / n, folds.products[kept].sum(axis=0) / n
+        spread = np.sqrt(np.maximum(products.diagonal() - centre * centre, 0.0))
+        still = folds.reach == 0
+        self._within = scale = SoftScale(centre, np.where(still, 1.0, spread))
+        plain = (folds.reach + np.abs(centre) <= _LINEAR * spread) & (abs(np.log(spread)) < _SAFE)
+        self._mean = np.zeros(len(centre))
+        if not (plain | still).all():
+            # To these some row may be absurd, so that its logarithm counts.
+            scale = fit_scale(np.delete(self._rows, self._out, axis=0), self._mean)
+            self._rows = scale.apply(self._rows)
+            self._squares = self._rows * self._rows
+            seen = np.delete(self._rows, self._out, axis=0)
+            self._mean = centre = seen.mean(axis=0)
+            self._within, products = SoftScale(centre, np.ones(len(centre))), seen.T @ seen / n
+        self._scale = SoftScale(folds.near + scale.centre, scale.spread)
+        covariance, spread = products - np.outer(centre, centre), self._within.spread
+        self._covariance = covariance / np.outer(spread, spread)
+
+    def _whitening(self, which: int) -> tuple[FloatArray, tuple[float, float]]:
+        """Return what whitens scaled and centred columns, and how it is shrunk."""
+        at = self._columns[which][1]
+        centre, spread = self._within.centre[at], self._within.spread[at]
+        weights, plain = spread**-2.0, self._covariance[at, at]
+        lengths = self._squares[:, at] @ weights - self._rows[:, at] @ (2.0 * weights * centre)
+        lengths = np.delete(lengths + (weights * centre) @ centre, self._out)
+        covariance, share = self._shrunk(plain, lengths)
+        return _root(covariance, share), _shrunk_by(covariance, share)
+
+    def _shrunk(self, plain: FloatArray, lengths: FloatArray) -> tuple[FloatArray, float]:
+        """Shrink a covariance by the squared lengths of its rows."""
+        off, fourth = float(np.sum(plain * plain)), float(lengths @ lengths) / self._n
+        return _shrunk(plain, self._n, plain.diagonal(), off, fourth)
+
+    def scores(self, which: int, part: slice) -> FloatArray:
+        """Return what some of the rows score by either distance."""
+        at = self._columns[which][1]
+        root = self._whitening(which)[0] / self._within.spread[at, None]
+        white = self._rows[part, at] @ root
+        white -= self._within.centre[at] @ root
+        white *= white
+        scores: FloatArray = white.sum(axis=1)
+        return scores
+
+    def distance(self, which: int) -> Distance:
+        """Return either distance."""
+        (order, at), (root, shrunk) = self._columns[which], self._whitening(which)
+        back = np.argsort(order)
+        scale = SoftScale(self._scale.centre[at][back], self._scale.spread[at][back])
+        return Distance(scale, self._mean[at][back], root.take(back, axis=0), shrunk)
+
+    def forecast(self, steps: Steps) -> tuple[FloatArray, FloatArray]:
+        """Return the root of forecasts of scaled and centred rows, and their errors for all."""
+        own, at = self._columns[0]
+        second, within = self._covariance[at, at], self._within
+        # Of scaled columns: a sum of columns in their own units is one of these, and a number.
+        changes, before = (weights[own] * self._scale.spread[at, None] for weights in steps)
+        before /= _lengths(before, second)
+        size, along = _lengths(changes, second), second @ before
+        ridge = _RIDGE * np.eye(before.shape[1])
+        weights = np.linalg.solve(self._n * (before.T @ along) + ridge, self._n * along.T @ changes)
+        # Of rows with a mean of 0, so that the forecast has no constant.
+        made = (changes - before @ weights) / size
+        by_row = made / within.spread[at, None]
+        errors = self._rows[:, at] @ by_row - within.centre[at] @ by_row
+        lengths = np.delete((errors * errors).sum(axis=1), self._out)
+        covariance = self._shrunk(made.T @ second @ made, lengths)[0]
+        inverse = np.linalg.inv(covariance + _MIN_ERROR * np.eye(len(covariance)))
+        white = inverse / np.sqrt(np.diag(inverse))
+        return (made @ white).take(np.argsort(own), axis=0), errors @ white
 
 
 def _lengths(weights: FloatArray, second: FloatArray) -> FloatArray:
@@ -584,40 +664,6 @@ def _lengths(weights: FloatArray, second: FloatArray) -> FloatArray:
     weights = weights / np.where(unit > 0, unit, 1.0)
     found = unit * np.sqrt(np.maximum((weights * (second @ weights)).sum(axis=0), 0.0))
     return np.where(found > 0, found, 1.0)
-
-
-def _unseen(
-    X: FloatArray, Y: FloatArray, logs: npt.NDArray[np.intp], steps: Steps | None
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return what each stretch of the rows scores by what is fitted on the others, shape (n,)."""
-    # By the distance of X, by that of Y, which differs in the columns `logs`, and by the forecast:
-    # together, and in whichever order is fast, as a fit is a function of all its rows.
-    both, d = np.hstack([X, Y[:, logs]]), X.shape[1]
-    second, numbers = np.arange(d), np.arange(both.shape[1])
-    second[logs] = d + np.arange(len(logs))
-    sets = [np.arange(d), second][: 1 + (len(logs) > 0)]
-    fold_of = np.arange(len(X)) // max(1, len(X) // (_FOLDS * _STRETCHES)) % _FOLDS
-    found, near = np.empty((3, len(X))), _near(both)
-    for fold in range(fold_of.max() + 1):
-        out = fold_of == fold
-        rows = both[~out if len(X) > 1 else out]
-        scale = fit_scale(rows, near)
-        Z = scale.apply(rows)
-        mean = Z.mean(axis=0)
-        Z -= mean
-        moments, new, squares = Z.T @ Z / len(Z), scale.apply(both[out]) - mean, Z * Z
-        for i, columns in enumerate(sets):
-            plain = moments[np.ix_(columns, columns)]
-            norms = squares @ np.isin(numbers, columns).astype(np.float64)
-            off, fourth = float(np.sum(plain**2)), float(np.mean(norms * norms))
-            covariance, share = _shrunk(plain, len(Z), np.diag(plain), off, fourth)
-            white = new[:, columns] @ _root(covariance, share)
-            white *= white
-            found[i, out] = white.sum(axis=1)
-        if steps is not None:
-            root = _forecast(Z[:, :d], moments[:d, :d], scale.spread[:d], steps)
-            found[2, out] = PredictionErrorDistance(root).squared(new[:, :d] @ root)
-    return found[0], found[1], found[2]
 
 
 def _tail(scores: FloatArray, high: float) -> tuple[float, float, float]:

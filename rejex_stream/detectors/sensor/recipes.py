@@ -117,7 +117,9 @@ class Layout:
     def _at_rest(self, X: FloatArray) -> list[int]:
         """Return the columns of levels that take at most two values in rows X of shape (n, d)."""
         own = [j for j, ago in enumerate(self.lags) if ago == 0 and not self._is_of_angle(j)]
-        return [j for j in own if len(np.unique(X[:, j])) <= 2]
+        levels = X[:, own]
+        moves = (levels != levels.min(axis=0)) & (levels != levels.max(axis=0))
+        return [j for j, moved in zip(own, moves.any(axis=0), strict=True) if not moved]
 
     def _is_of_angle(self, j: int) -> bool:
         # The sine of an angle says nothing of a range of values, and it is in the distance always.

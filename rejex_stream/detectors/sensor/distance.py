@@ -435,26 +435,16 @@ def _near(X: FloatArray) -> FloatArray:
     return middle
 
 
-def fit_distance(X: FloatArray, least: FloatArray | None = None) -> Distance:
+def fit_distance(X: FloatArray, least: FloatArray | float = 0.0) -> Distance:
     """Fit on finite rows X of shape (n, d); O(n d² + d³).
 
     With `least` of shape (d,) the deviation of a column is no less than that.
     """
-    scale = fit_scale(X)
-    if least is not None:
-        scale = SoftScale(scale.centre, np.maximum(X.std(axis=0), least))
-    Z = scale.apply(X)
-    mean = Z.mean(axis=0)
-    Z -= mean
-    covariance, share = shrunk_covariance(Z)
-    return Distance(scale, mean, _root(covariance), _shrunk_by(covariance, share))
+    none = np.empty(0, np.intp)
+    return _Moments(_Folds(X, X[:, none], none, 1), least=least).distance(0)
 
 
-def _shrunk_by(covariance: FloatArray, share: float) -> tuple[float, float]:
-    return share, share * float(np.trace(covariance)) / len(covariance)
-
-
-def _root(covariance: FloatArray, share: float = 0.0) -> FloatArray:
+def _root(covariance: FloatArray, share: float) -> FloatArray:
     """Return a matrix that whitens; of two that do, the cheaper where it is shrunk by a share."""
     if share > len(covariance) * _FLOOR:  # so that no eigenvalue is below the floor
         triangular: FloatArray = np.linalg.inv(np.linalg.cholesky(covariance)).T
@@ -464,37 +454,6 @@ def _root(covariance: FloatArray, share: float = 0.0) -> FloatArray:
         values, vectors = np.ones_like(values), np.eye(len(values))
     root = vectors / np.sqrt(np.maximum(values, _FLOOR * values[-1]))
     return np.ascontiguousarray(root)
-
-
-def shrunk_covariance(X: FloatArray) -> tuple[FloatArray, float]:
-    """Return the covariance of centred rows X of shape (n, d), shrunk, and Ledoit and Wolf's share.
-
-    Bit for bit ``sklearn.covariance.ledoit_wolf(X, assume_centered=True)``, up to 1,000 columns; to
-    import that costs a worker 66 MB. O(n d²).
-    """
-    n, d = X.shape
-    if d == 1:
-        return np.atleast_2d((X**2).mean()), 0.0
-    squares = X**2
-    traces = np.sum(squares, axis=0) / n
-    gram = np.dot(X.T, X)
-    off = np.sum(gram**2) / n**2
-    return _shrunk(gram / n, n, traces, off, np.sum(np.dot(squares.T, squares)) / n)
-
-
-def _shrunk(
-    plain: FloatArray, n: int, traces: FloatArray, off: float, fourth: float
-) -> tuple[FloatArray, float]:
-    """Shrink a covariance, by its sum of squares and the mean of rows' lengths to the fourth."""
-    d = len(plain)
-    mu = np.sum(traces) / d
-    beta = 1.0 / (d * n) * (fourth - off)
-    delta = (off - 2.0 * mu * traces.sum() + d * mu**2) / d
-    beta = min(beta, delta)
-    share = 0.0 if beta == 0 else beta / delta
-    shrunk: FloatArray = (1.0 - share) * plain
-    shrunk.flat[:: d + 1] += share * (np.sum(np.trace(plain)) / d)
-    return shrunk, float(share)
 
 
 def fit_max_distance(
@@ -542,6 +501,7 @@ class _Folds:
     nothing is subtracted.
     """
 
+    @np.errstate(all="ignore")  # where a square has no digits left, no sum of it is used
     def __init__(
         self, X: FloatArray, Y: FloatArray, which: npt.NDArray[np.intp], n_folds: int
     ) -> None:
@@ -582,20 +542,26 @@ class _Folds:
 class _Moments:
     """What all rows have in common, or all but those of a fold."""
 
-    def __init__(self, folds: _Folds, fold: int | None = None) -> None:
+    @np.errstate(all="ignore")
+    def __init__(
+        self, folds: _Folds, fold: int | None = None, least: FloatArray | float = 0.0
+    ) -> None:
         self._columns, self._rows, self._squares = folds.columns, folds.rows, folds.squares
         self._out = slice(0, 0) if fold is None else slice(*folds.ends[fold : fold + 2])
         self._n = n = len(folds.rows) - (self._out.stop - self._out.start)
         kept = [i for i in range(len(folds.sums)) if i != fold]
         centre, products = folds.sums[kept].sum(axis=0) / n, folds.products[kept].sum(axis=0) / n
         spread = np.sqrt(np.maximum(products.diagonal() - centre * centre, 0.0))
-        still = folds.reach == 0
-        self._within = scale = SoftScale(centre, np.where(still, 1.0, spread))
+        spread, moves = np.maximum(spread, least), folds.reach > 0
         plain = (folds.reach + np.abs(centre) <= _LINEAR * spread) & (abs(np.log(spread)) < _SAFE)
+        # A column that never moved has no scale: leave its unit alone.
+        self._within = scale = SoftScale(centre, np.where(spread > 0, spread, 1.0))
         self._mean = np.zeros(len(centre))
-        if not (plain | still).all():
+        if not plain[moves].all():
             # To these some row may be absurd, so that its logarithm counts.
             scale = fit_scale(np.delete(self._rows, self._out, axis=0), self._mean)
+            spread = np.where(moves, np.maximum(scale.spread, least), self._within.spread)
+            scale = SoftScale(scale.centre, spread)
             self._rows = scale.apply(self._rows)
             self._squares = self._rows * self._rows
             seen = np.delete(self._rows, self._out, axis=0)
@@ -613,12 +579,22 @@ class _Moments:
         lengths = self._squares[:, at] @ weights - self._rows[:, at] @ (2.0 * weights * centre)
         lengths = np.delete(lengths + (weights * centre) @ centre, self._out)
         covariance, share = self._shrunk(plain, lengths)
-        return _root(covariance, share), _shrunk_by(covariance, share)
+        added = share * float(np.trace(covariance)) / len(covariance)
+        return _root(covariance, share), (share, added)
 
     def _shrunk(self, plain: FloatArray, lengths: FloatArray) -> tuple[FloatArray, float]:
-        """Shrink a covariance by the squared lengths of its rows."""
-        off, fourth = float(np.sum(plain * plain)), float(lengths @ lengths) / self._n
-        return _shrunk(plain, self._n, plain.diagonal(), off, fourth)
+        """Return a covariance, shrunk by the squared lengths of its rows, and by which share [1]_.
+
+        .. [1] scikit-learn's ``ledoit_wolf``: to import that costs a worker 66 MB.
+        """
+        d, off, fourth = len(plain), float(np.sum(plain * plain)), float(lengths @ lengths)
+        mu = float(np.trace(plain)) / d
+        beta = (fourth / self._n - off) / (d * self._n)
+        delta = off / d - mu * mu
+        share = 0.0 if d == 1 or delta <= 0 else max(0.0, min(beta / delta, 1.0))
+        shrunk = (1.0 - share) * plain
+        shrunk.flat[:: d + 1] += share * mu
+        return shrunk, share
 
     def scores(self, which: int, part: slice) -> FloatArray:
         """Return what some of the rows score by either distance."""

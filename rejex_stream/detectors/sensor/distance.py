@@ -414,9 +414,9 @@ def _with_logarithms(X: FloatArray, logs: npt.NDArray[np.intp], floors: FloatArr
     return X
 
 
-def fit_scale(X: FloatArray, near: FloatArray | None = None) -> SoftScale:
+def fit_scale(X: FloatArray) -> SoftScale:
     """Measure the scale of finite rows X of shape (n, d), from near their medians."""
-    n, middle = len(X), _near(X) if near is None else near
+    n, middle = len(X), _near(X)
     gap = X - middle
     reach = np.maximum(gap.max(axis=0), -gap.min(axis=0))
     gap /= np.where(reach > 0, reach, 1.0)  # within ±1, so that no square overflows
@@ -559,7 +559,7 @@ class _Moments:
         self._mean = np.zeros(len(centre))
         if not plain[moves].all():
             # To these some row may be absurd, so that its logarithm counts.
-            scale = fit_scale(np.delete(self._rows, self._out, axis=0), self._mean)
+            scale = fit_scale(np.delete(self._rows, self._out, axis=0))
             spread = np.where(moves, np.maximum(scale.spread, least), self._within.spread)
             scale = SoftScale(scale.centre, spread)
             self._rows = scale.apply(self._rows)
@@ -579,16 +579,12 @@ class _Moments:
         lengths = self._squares[:, at] @ weights - self._rows[:, at] @ (2.0 * weights * centre)
         lengths = np.delete(lengths + (weights * centre) @ centre, self._out)
         covariance, share = self._shrunk(plain, lengths)
-        added = share * float(np.trace(covariance)) / len(covariance)
-        return _root(covariance, share), (share, added)
+        return _root(covariance, share), (share, share * float(np.trace(plain)) / len(plain))
 
     def _shrunk(self, plain: FloatArray, lengths: FloatArray) -> tuple[FloatArray, float]:
-        """Return a covariance, shrunk by the squared lengths of its rows, and by which share [1]_.
-
-        .. [1] scikit-learn's ``ledoit_wolf``: to import that costs a worker 66 MB.
-        """
+        """Return a covariance, shrunk by the squared lengths of its rows, and by which share."""
         d, off, fourth = len(plain), float(np.sum(plain * plain)), float(lengths @ lengths)
-        mu = float(np.trace(plain)) / d
+        mu = float(np.trace(plain)) / d  # not by scikit-learn: to import that takes 66 MB
         beta = (fourth / self._n - off) / (d * self._n)
         delta = off / d - mu * mu
         share = 0.0 if d == 1 or delta <= 0 else max(0.0, min(beta / delta, 1.0))

@@ -245,7 +245,7 @@ impl<'py> Heard<'py> {
 
     /// Return what is known of a sensor that an event at `now` makes nothing else of.
     fn ordinary(&self, sensor: Object<'_, 'py>, now: i64) -> PyResult<Option<Bound<'py, PyAny>>> {
-        if !self.now.is_some_and(|before| before <= now) {
+        if self.now.is_none_or(|before| before > now) {
             return Ok(None);
         }
         let Some(own) = value_in(&self.heard, &sensor)? else { return Ok(None) };

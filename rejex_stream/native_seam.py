@@ -33,9 +33,7 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.detectors.scorers:ColumnHistograms": "_edges _heights",
     "rejex_stream.detectors.scorers:GaussianMixture": "_plain",
     "rejex_stream.detectors.sensor.distance": "_LINEAR _WILD MaxDistance",
-    "rejex_stream.detectors.sensor.distance:Distance": (
-        "_apart _others_explain mean root scale"
-    ),
+    "rejex_stream.detectors.sensor.distance:Distance": "_apart _others_explain mean root scale",
     "rejex_stream.detectors.sensor.distance:MaxDistance": (
         "_joint low_variance plain prediction_error"
     ),
@@ -72,9 +70,7 @@ _REACHED: Mapping[str, str] = {
     ),
     "rejex_stream.engine.silences": "_Heard _MAX_STEPS",
     "rejex_stream.engine.silences:Silences": "_heard _now_ms _queue _steps open",
-    "rejex_stream.engine.silences:_Heard": (
-        "at_ms day_ms event_time_ms longest_ms stream_key"
-    ),
+    "rejex_stream.engine.silences:_Heard": "at_ms day_ms event_time_ms longest_ms stream_key",
     "rejex_stream.engine.packed_rows": "BLOCK _DIGITS Block",
     "rejex_stream.engine.refit:Fitted": "scorer",
     "rejex_stream.engine.refit:ModelFit": "epoch fitted n_unscored requested_at shadow_scores",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from threading import Event
 from typing import NamedTuple
@@ -124,23 +125,15 @@ def rekey(
         if not at:
             _require_empty(settings, target)
         done = Rekeyed()
+        keyed = partial(
+            _keyed, target=target, n=n_target, sensor_of=sensor_of, done=done,
+            group_of=group_of, keep_key=keep_keys,
+        )  # fmt: skip
         while True:
             records = _merged(settings, partitions, at)
             while batch := list(islice(records, _BATCH)):
-                keyed = [
-                    _keyed(
-                        record,
-                        target,
-                        n_target,
-                        sensor_of,
-                        done,
-                        group_of=group_of,
-                        keep_key=keep_keys,
-                    )
-                    for record in batch
-                ]
                 at |= {Partition(*r.position[:2]): r.position.offset + 1 for r in batch}
-                writer.write([record for record in keyed if record is not None], at)
+                writer.write([record for record in map(keyed, batch) if record is not None], at)
                 on_progress(done.copied)
                 if stop.is_set():
                     return done
@@ -194,8 +187,8 @@ def _merged(
 
 
 def _keyed(
-    record: Record, target: str, n: int, sensor_of: Callable[[Record], str | None], done: Rekeyed,
-    *, group_of: Callable[[str], str | None], keep_key: bool,
+    record: Record, *, target: str, n: int, sensor_of: Callable[[Record], str | None],
+    done: Rekeyed, group_of: Callable[[str], str | None], keep_key: bool,
 ) -> Record | None:  # fmt: skip
     sensor = None if isinstance(record, UnreadRecord) else sensor_of(record)
     key = record.key if sensor is None else sensor.encode()

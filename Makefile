@@ -118,7 +118,7 @@ test-spark: .venv-spark/spark.stamp
 	REJEX_REQUIRE_SPARK=1 timeout 3600 .venv-spark/bin/python -m pytest -m spark tests/spark $(PYTEST_ARGS)
 
 # The version of Spark is that of the connector in tools/spark/cluster.py.
-.venv-spark/spark.stamp: .venv/dev.stamp pyproject.toml
+.venv-spark/spark.stamp: pyproject.toml | .venv/dev.stamp
 	$(PYTHON) -m venv .venv-spark
 	$(UV) pip install --python .venv-spark/bin/python --editable '.[dev,spark]' pyspark==4.2.0
 	@touch $@

@@ -136,7 +136,11 @@ def secret(*, says: str | None = None, otherwise: str = "none") -> Any:  # noqa:
 
 def stated(section: type[BaseModel], name: str) -> Any:  # noqa: ANN401 - as pydantic's own Field
     """Declare a setting that a section states already: the same limits, default and sentence."""
-    return copy.copy(fields_of(section)[name])
+    declared = copy.copy(section.model_fields[name])
+    known: Any = declared.json_schema_extra
+    extra: dict[str, Any] = {**known, "stated_by": (section, name)}
+    declared.json_schema_extra = extra
+    return declared
 
 
 @cache
@@ -147,6 +151,11 @@ def fields_of(section: type[BaseModel]) -> Mapping[str, FieldInfo]:
         for name, text in written_below(kind).items():
             if name in fields:
                 fields[name].description = fields[name].description or " ".join(text.split())
+    for field in fields.values():
+        extra: Any = field.json_schema_extra or {}
+        if "stated_by" in extra:
+            other, own = extra["stated_by"]
+            field.description = fields_of(other)[own].description
     return fields
 
 

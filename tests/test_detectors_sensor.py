@@ -28,6 +28,7 @@ from rejex_stream.detectors.sensor.recipes import Layout
 from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import Feature, FeatureSpec
+from rejex_stream.features.columns import phases_of
 from rejex_stream.rejection.policy import RejectionPolicy
 from tests.test_any_float import any_value
 
@@ -46,7 +47,11 @@ def fitted(name, values, step_ms=HOUR, seed=0, **params):
 
     def rows(series, start=0):
         if spec.features.is_at_once:
-            return spec.features.start_recent().extract(series.tolist())[0]
+            made, which = spec.features.start_recent().extract(series.tolist())
+            if spec.features.preset != "sensor_seasonal":
+                return made
+            times = [(start + i) * step_ms for i, row in enumerate(which) if row >= 0]
+            return np.hstack([made, phases_of(times)])
         sensor = spec.features.start()
         made = [sensor.extract((start + i) * step_ms, x) for i, x in enumerate(series.tolist())]
         return np.array([row for row in made if row is not None])

@@ -12,11 +12,13 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf, isfinite, isnan, nan
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from rejex_stream.engine.snapshot import pack_array, unpack_array
+from rejex_stream.errors import WAY_OUT, CheckpointError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.features.spec import group_of
 from rejex_stream.types import FloatArray, Reading, Verdict, in_mode, of_mode
@@ -25,6 +27,11 @@ _LEAST = 3  # of fewer siblings the median is one at fault where one of them is
 _SHARE = 1 / 24  # of the newest in a smoothed value: as far as `Sensor` looks back
 # Readings of all sensors between which nobody becomes held or free: fewer would cut blocks short
 _LOOK_EVERY, _OF_EACH = 256, 32
+
+
+class _State(msgspec.Struct, forbid_unknown_fields=True):
+    groups: dict[str, tuple[list[str], list[Any]]]
+    held: tuple[frozenset[str], set[str], Annotated[int, msgspec.Meta(ge=1)]]
 
 
 class _Group:
@@ -191,9 +198,14 @@ class Siblings:
         """Take over a state."""
         self._groups.clear()
         self._places.clear()
-        self._held, held_now, self.until_look = state["held"]
-        self._held_now = {*held_now}
-        for name, (sensors, kept) in state["groups"].items():
+        try:
+            known = msgspec.convert(state, _State)
+        except msgspec.ValidationError as error:
+            raise CheckpointError(
+                f"What siblings have read is broken ({error}): {WAY_OUT}."
+            ) from None
+        self._held, self._held_now, self.until_look = known.held
+        for name, (sensors, kept) in known.groups.items():
             group = self._groups[name] = _Group(len(self._picked))
             group.at = {sensor: group.size * i for i, sensor in enumerate(sensors)}
             group.kept = array("d", unpack_array(kept).tolist())

@@ -231,6 +231,8 @@ def keeps(rate, n, gamma, tolerance):
     (lambda: rejection_band(100, 0.5), r"contamination = 0\.5 is outside"),
     (lambda: rejection_band(100, math.nan), "contamination is not a number"),
     (lambda: rejection_band(100, "many"), "contamination = 'many' is not a number"),
+    (lambda: rejection_band([100], 0.1), r"window n = \[100\] is not a number"),
+    (lambda: rejection_band(100, [0.1]), r"contamination = \[0\.1\] is not a number"),
     (lambda: rejection_band(1, 0.1), "window n = 1 cannot be used"),
     (lambda: rejection_band(10.5, 0.1), r"window n = 10\.5 cannot be used"),
     (lambda: rejection_band(50, 0.01), r"at least 1,700.*contamination of at least 0\.32"),

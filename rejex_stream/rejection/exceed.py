@@ -54,6 +54,7 @@ class Stability:
     """``|2 P1 - 1|`` in [0, 1]; prints as 1.0 from T = 37 on, so decide by the logarithms."""
 
 
+@lru_cache(maxsize=4_096)  # a filling window asks for each length again and again
 def anomaly_count(n: int, contamination: float) -> int:
     """Return r = floor(n γ) with γ read as the decimal that was typed.
 
@@ -67,15 +68,14 @@ def anomaly_count(n: int, contamination: float) -> int:
     return math.floor(n * decimal(contamination))
 
 
-@lru_cache(maxsize=4_096)
 def checked_count(n: int, contamination: float, fix: Callable[[], str] | None = None) -> int:
     """Return r >= 1, or refuse the arguments with the smallest window that could work.
 
     `fix` is what to do about it where more than r decides; asked for only then.
     """
     n = check_window(n)
-    gamma = decimal(check_number("contamination", contamination))
-    r = math.floor(n * gamma)
+    share = check_number("contamination", contamination)
+    gamma, r = decimal(share), anomaly_count(n, share)
     if r < 1:
         advice = f"use a window of at least {math.ceil(1 / gamma):,}"
         if n > 2:

@@ -106,7 +106,7 @@ def _rolled(window: FloatArray, count: int) -> dict[tuple[str, int], FloatArray]
 def noise_of(past: FloatArray) -> list[float]:
     """Return the standard deviation of each channel's noise, of readings of shape (m, d)."""
     with np.errstate(all="ignore"):
-        for _ in "123":  # np.diff does the same in many more calls
+        for _ in range(3):  # np.diff does the same in many more calls
             past = past[1:] - past[:-1]
         sizes = np.abs(past)
         sizes.sort(axis=0)  # nan last: there a reading is missing, or beyond all that is finite

@@ -518,18 +518,19 @@ class _Scan:
             return None
         names = ", ".join(printable(spec.channels[i]) for i in found.targets)
         said = f"siblings: what others read explains {names} of a sensor; "
-        # The median of unequal ones is one of them, whose fault would become theirs.
-        quarters = [np.nanquantile(read, (0.25, 0.5, 0.75), axis=0) for read in self._read.values()]
-        low, middle, high = np.stack(quarters, axis=1)
-        between = np.ptp(np.nanquantile(middle, (0.25, 0.75), axis=0), axis=0)
-        moves = np.nanmedian(high - low, axis=0)
-        if unequal := [i for i in found.targets if between[i] > moves[i]]:
-            i = unequal[0]
-            return (
-                f"{said}but {printable(spec.channels[i])} is usually "
-                f"{number(np.nanmin(middle[:, i]))} at one and {number(np.nanmax(middle[:, i]))} "
-                "at another: name groups of one level in input.siblings, or leave it out"
-            )
+        for i in found.targets:
+            read = [np.array([row[i] for row in rows]) for rows in self._read.values()]
+            read = [values[np.isfinite(values)] for values in read]
+            quarters = [np.quantile(values, (0.25, 0.5, 0.75)) for values in read if len(values)]
+            low, middle, high = np.transpose(quarters)
+            between = np.subtract(*np.quantile(middle, (0.75, 0.25)))
+            # The median of unequal ones is one of them, whose fault would become theirs.
+            if between > np.median(high - low):
+                return (
+                    f"{said}but {printable(spec.channels[i])} is usually {number(min(middle))} at "
+                    f"one and {number(max(middle))} at another: name groups of one level in "
+                    "input.siblings, or leave it out"
+                )
         return f'{said}input.siblings = "*" judges each beside the others'
 
     def _said(self, n_rows: int) -> Iterator[str]:

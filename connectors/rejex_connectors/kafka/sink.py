@@ -52,8 +52,9 @@ class KafkaSink:
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
         """Buffer; nothing is encoded or sent before :meth:`commit`."""
-        for outcome in outcomes[:1]:
-            parts = self._written.setdefault(Partition(*outcome.record.position[:2]), [])
+        if outcomes:
+            where = Partition(*outcomes[0].record.position[:2])
+            parts = self._written.setdefault(where, [])
             parts.append(partial(self._messages.of, list(outcomes)))
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> None:
